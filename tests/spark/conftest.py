@@ -97,6 +97,21 @@ class Collected:
         return weights(row for epoch in self.epochs for row in epoch)
 
 
+class Follower(Collected):
+    """A sink of a later start: it continues where another one ended."""
+
+    def __init__(self, epochs: int) -> None:
+        super().__init__()
+        self.before = epochs
+
+    def last_epoch(self) -> int:
+        return self.before + len(self.epochs) - 1
+
+    def write(self, epoch: int, chunks: Any) -> None:
+        assert epoch == self.before + len(self.epochs)
+        self.epochs.append([row for chunk in chunks for row in chunk.to_pylist()])
+
+
 def weights(rows: Any) -> dict[tuple[Any, ...], int]:
     """Return row to summed weight, zeros omitted."""
     total: dict[tuple[Any, ...], int] = {}

@@ -6,12 +6,9 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
 from pyspark.sql import SparkSession
 
-from tests.changelog.formats.altered_tables import BAD, ROWS, altered
-from tests.spark.conftest import Collected
-from zset_join.core.errors import StateError
+from tests.spark.conftest import Collected, Follower
 from zset_join.spark import JoinedStream, JoinQuery, changes
 
 Run = Callable[..., JoinQuery]
@@ -58,54 +55,3 @@ def test_old_rows_have_null_in_a_column_that_was_added(spark: SparkSession, tmp_
         (2, 7, "b", None, 7, "Oslo"): 1,
     }
     assert query is not None
-
-
-@pytest.mark.long
-def test_what_a_table_becomes_whose_columns_change_and_what_a_query_does_not_go_on_with(
-    spark: SparkSession, tmp_path: Path, run: Run
-) -> None:
-    (tmp_path / "t").mkdir()
-    lines = [json.dumps(line) for line in altered().to_pylist()]
-    (tmp_path / "t" / "1.json").write_text("\n".join(lines))
-    (tmp_path / "other").mkdir()
-
-    def view(schema: str) -> JoinedStream:
-        table = changes(
-            spark.readStream.schema(RECORDS).json(str(tmp_path / "t")),
-            format="debezium-json",
-            name="t",
-            schema=schema,
-            keys=["id"],
-        )
-        other = changes(spark.readStream.schema("id int, w int").json(str(tmp_path / "other")), name="other", keys=["id"])
-        return table.join(other, on="id", how="left")
-
-    def refused(schema: str) -> str:
-        with pytest.raises(StateError) as reported:
-            run(view(schema), Follower(1))
-        return reported.value.code
-
-    sink = Collected()
-    dead = str(tmp_path / "dead")
-
-    run(view("id int, city string, n int"), sink, buckets=1, onBadInput="quarantine", deadLetterPath=dead)
-
-    assert sink.total() == {(*row, None): 1 for row in ROWS}
-    assert [row["code"] for row in spark.read.parquet(dead).collect()] == BAD
-    others = ["id int, city string", "id int, town string, n int", "id int, city string, n long"]
-    assert [refused(schema) for schema in others] == ["QUERY_CHANGED"] * len(others)
-
-
-class Follower(Collected):
-    """A sink of a later start: it continues where another one ended."""
-
-    def __init__(self, epochs: int) -> None:
-        super().__init__()
-        self.before = epochs
-
-    def last_epoch(self) -> int:
-        return self.before + len(self.epochs) - 1
-
-    def write(self, epoch: int, chunks: object) -> None:
-        assert epoch == self.before + len(self.epochs)
-        self.epochs.append([row for chunk in chunks for row in chunk.to_pylist()])

@@ -54,9 +54,16 @@ def test_a_damaged_log_is_refused_and_one_epoch_can_be_gone_back(
     assert stopped.total() == {(20, 1, "pen", "Bobby"): 1}
 
 
-def test_files_of_spark_that_were_rolled_back_are_refused_before_a_row_is_lost(
+def test_a_second_query_is_refused_and_so_are_files_of_spark_that_were_rolled_back_before_a_row_is_lost(
     orders: Source, customers: Source, run: Run, tmp_path: Path, stopped: Collected
 ) -> None:
+    writer = join_of(orders, customers).writeStream.options(
+        checkpointLocation=str(tmp_path / "checkpoint"), localStateDir=str(tmp_path / "local"), retainInputLog=True
+    )
+    running = writer.trigger(processingTime="1 hour").to(stopped).start()
+    with pytest.raises(StateError, match="is in use by process") as in_use:
+        run(join_of(orders, customers), Collected(), retainInputLog=True)
+    running.stop()
     copy = tmp_path / "copy"
     shutil.copytree(tmp_path / "checkpoint", copy, ignore=shutil.ignore_patterns("zset"))
     orders.add(("d", 2, None, None, 3))
@@ -69,25 +76,8 @@ def test_files_of_spark_that_were_rolled_back_are_refused_before_a_row_is_lost(
     with pytest.raises(StateError) as refused:
         run(join_of(orders, customers), stopped)
 
+    assert in_use.value.code == "CHECKPOINT_IN_USE"
     assert refused.value.code == "EPOCH_REPLANNED"
-
-
-def test_a_second_query_on_a_checkpoint_in_use_is_refused(
-    orders: Source, customers: Source, run: Run, tmp_path: Path, stopped: Collected
-) -> None:
-    writer = join_of(orders, customers).writeStream.options(
-        checkpointLocation=str(tmp_path / "checkpoint"), localStateDir=str(tmp_path / "local")
-    )
-    running = writer.trigger(processingTime="1 hour").to(stopped).start()
-
-    with pytest.raises(StateError, match="is in use by process") as refused:
-        run(join_of(orders, customers), Collected())
-    running.stop()
-    orders.add(("d", 1, None, None, 3))
-    run(join_of(orders, customers), stopped)
-
-    assert refused.value.code == "CHECKPOINT_IN_USE"
-    assert stopped.total() == {(20, 2, "ink", "Bobby"): 1}
 
 
 def test_what_an_epoch_reads_has_a_digest(tmp_path: Path) -> None:

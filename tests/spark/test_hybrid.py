@@ -59,28 +59,6 @@ def rebuilt(query: JoinQuery) -> int:
     return sum(progress["join"]["rebuilt_buckets"] for progress in query.recentProgress if progress["join"] is not None)
 
 
-def test_the_view_is_the_batch_join_with_nothing_in_memory_and_over_a_restart(
-    orders: Source, customers: Source, tmp_path: Path
-) -> None:
-    fill(orders, customers, first=0, epochs=3)
-    run_all(joined(orders, customers), tmp_path, buckets=2, **TINY)
-    fill(orders, customers, first=3, epochs=3)
-
-    query = run_all(joined(orders, customers), tmp_path, **TINY)
-
-    outcome = query.verify()
-    assert outcome.equal, outcome
-    assert rebuilt(query) == 0
-    last = states(query)[-1]
-    assert last["left_hot_rows"] + last["left_cold_rows"] == last["left_rows"]  # hot: what the last epoch has requested
-    assert last["left_cold_rows"] > 0
-    assert last["left_cold_disk_bytes"] > 0
-    route = query.lastProgress["join"]["routes"]["route-left"]  # of the orders, whose join key is not in their primary key
-    assert route["route_hot_rows"] + route["route_cold_rows"] == route["route_rows"] > 0
-    assert route["route_cold_rows"] > 0
-    assert route["route_cold_tombstones"] > 0
-
-
 def test_explain_counts_the_route_among_what_shares_the_budget(
     orders: Source, customers: Source, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -94,20 +72,35 @@ def test_explain_counts_the_route_among_what_shares_the_budget(
 
 
 @pytest.mark.parametrize("options", some_of({"still hybrid": TINY, "in memory from now on": {}}, short=["still hybrid"]))
-def test_lost_or_unfit_local_state_is_rebuilt_from_a_snapshot_that_holds_the_cold_rows(
+def test_the_view_is_the_batch_join_with_nothing_in_memory_over_a_restart_and_lost_or_unfit_local_state(
     orders: Source, customers: Source, tmp_path: Path, options: dict[str, Any]
 ) -> None:
-    fill(orders, customers, first=0, epochs=4)
-    run_all(joined(orders, customers), tmp_path, buckets=2, snapshotAfterBytes=0, retainInputLog=True, **TINY)
+    """State that is lost is rebuilt from a snapshot that holds the cold rows."""
+    words = {"snapshotAfterBytes": 0, "retainInputLog": True}
+    fill(orders, customers, first=0, epochs=3)
+    run_all(joined(orders, customers), tmp_path, buckets=2, **words, **TINY)
+    fill(orders, customers, first=3, epochs=2)
+    before = run_all(joined(orders, customers), tmp_path, **words, **TINY)
     if options:
         shutil.rmtree(tmp_path / "local")
-    fill(orders, customers, first=4, epochs=2)
+    fill(orders, customers, first=5, epochs=1)
 
-    query = run_all(joined(orders, customers), tmp_path, snapshotAfterBytes=0, retainInputLog=True, **options)
+    query = run_all(joined(orders, customers), tmp_path, **words, **options)
 
     outcome = query.verify()
     assert outcome.equal, outcome
-    assert rebuilt(query) == (0 if options else 4)  # the join and the route of the orders, in two buckets each
+    assert (rebuilt(before), rebuilt(query)) == (
+        0,
+        0 if options else 4,
+    )  # the join and the route of the orders, in two buckets each
+    last = states(before)[-1]
+    assert last["left_hot_rows"] + last["left_cold_rows"] == last["left_rows"]  # hot: what the last epoch has requested
+    assert last["left_cold_rows"] > 0
+    assert last["left_cold_disk_bytes"] > 0
+    route = before.lastProgress["join"]["routes"]["route-left"]  # of the orders, whose join key is not in their primary key
+    assert route["route_hot_rows"] + route["route_cold_rows"] == route["route_rows"] > 0
+    assert route["route_cold_rows"] > 0
+    assert route["route_cold_tombstones"] > 0
 
 
 @pytest.mark.parametrize(
@@ -117,7 +110,7 @@ def test_lost_or_unfit_local_state_is_rebuilt_from_a_snapshot_that_holds_the_col
 def test_a_damaged_cold_file_is_noticed_and_the_bucket_rebuilt(
     orders: Source, customers: Source, tmp_path: Path, medium: str, damaged: str
 ) -> None:
-    fill(orders, customers, first=0, epochs=3)
+    fill(orders, customers, first=0, epochs=2)
     run_all(joined(orders, customers), tmp_path, buckets=1, cold_store=medium, **TINY)
     with open_state(tmp_path / "checkpoint", local_state_dir=tmp_path / "local") as state:
         stores = {
@@ -126,7 +119,7 @@ def test_a_damaged_cold_file_is_noticed_and_the_bucket_rebuilt(
     assert stores == (set() if medium == "files" else {"left.rows", "left.keys", "right.rows"})
     cold = next((tmp_path / "local").rglob(f"join-0/state/cold/{damaged}"))
     cold.write_bytes(cold.read_bytes()[:-1] if medium == "files" else bytes(1 << 14))
-    fill(orders, customers, first=3, epochs=1)
+    fill(orders, customers, first=2, epochs=1)
 
     query = run_all(joined(orders, customers), tmp_path, cold_store=medium, **TINY)
 

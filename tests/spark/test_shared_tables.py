@@ -15,7 +15,6 @@ from pyspark.sql import SparkSession
 from tests.spark.conftest import Collected, Source
 from zset_join.checkpoint.plan import query_plan, stages_of
 from zset_join.checkpoint.reading import read_committed
-from zset_join.core.errors import OptionError, PlanError
 from zset_join.pipeline import PROCESSING_TIME
 from zset_join.spark import JoinStreamWriter, View, appends, changes, rescale
 
@@ -100,55 +99,18 @@ def emitted(spark: SparkSession, query: Any, sink: Collected) -> Any:
 
 def test_it_lasts_over_restarts_snapshots_and_other_buckets(both: tuple[Source, Source], tmp_path: Path, run: Run) -> None:
     sink, checkpoint = Collected(), str(tmp_path / "checkpoint")
-    buckets = 2
 
-    for number, one in enumerate(ROUNDS):
-        add(both, [one])
+    for rounds, buckets in ((ROUNDS[:2], 2), (ROUNDS[2:], 3)):
+        add(both, rounds)
         run(chain(both, "eager", keep_probe_for=100, late="side_output"), sink, buckets=buckets, snapshotAfterBytes=1)
-        if number == 1:
-            buckets = rescale(checkpoint, buckets=3, session=both[0].spark, local_state_dir=str(tmp_path / "local")).buckets
+        if buckets == 2:
+            rescale(checkpoint, buckets=3, session=both[0].spark, local_state_dir=str(tmp_path / "local"))
 
     committed = read_committed(checkpoint)
     assert committed is not None
     assert {name.partition("/")[0] for name in committed.histories} == {"shared_table-0"}
     assert any(history.snapshot is not None for history in committed.histories.values())
     assert sink.total() == {(1, 10, 11): 1, (2, 11, 15): 1, (3, 12, 12): 1, (4, 15, 15): 1, (5, 20, 15): 1}
-
-
-@pytest.mark.long
-def test_joins_by_processing_time_beside_each_other_go_by_one_index(spark: SparkSession, tmp_path: Path, run: Run) -> None:
-    sales, prices = Source(spark, tmp_path / "sales", SALES), Source(spark, tmp_path / "prices", PRICES)
-    sales.add((1, "nail", "a"), (2, "nail", "c")).add((1, "nail", "b"))
-    prices.add(("nail", "a", 3), ("nail", "b", 4)).add(("nail", "a", 5))
-    sold = changes(sales.stream(), name="sales", keys=["id"])
-    priced = changes(prices.stream(), name="prices", keys=["item", "shop"]).create_index("item", name="by_item")
-    exact = sold.temporal_join(priced, on=["item", "shop"], how="left", as_of=PROCESSING_TIME)
-    anywhere = sold.alias("sold").temporal_join(
-        priced.alias("anywhere"), on=[("item", "item")], as_of=PROCESSING_TIME, index="by_item"
-    )
-    sink = Collected()
-
-    run(exact.select("id", "price").union(anywhere.select("id", "price")), sink, buckets=2)
-
-    assert sink.total() == {(1, 4): 2, (1, 5): 1, (2, 3): 1, (2, 4): 1, (2, None): 1}
-    assert logs(tmp_path / "checkpoint") == {"route-left", "route-left-1", "shared_table-0"}
-
-
-@pytest.mark.long
-def test_current_versions_are_looked_up_in_one_copy(both: tuple[Source, Source], tmp_path: Path, run: Run) -> None:
-    add(both, ROUNDS[:1])
-    orders = appends(both[0].stream(), name="orders", watermark=("t", 0))
-    rates = changes(both[1].stream(), name="rates", keys=["currency"], watermark=("at", 0))
-    sold = orders.temporal_join(rates, on=[("sold_in", "currency")], as_of=PROCESSING_TIME).select("id", "rate")
-    paid = orders.alias("paid").temporal_join(rates.alias("again"), on=[("paid_in", "currency")], as_of=PROCESSING_TIME)
-    sink = Collected()
-
-    run(sold.union(paid.select("id", "rate")), sink, buckets=2)
-    add(both, ROUNDS[1:2])
-    run(sold.union(paid.select("id", "rate")), sink, buckets=2)
-
-    assert sink.total() == {(1, 10): 1, (2, 11): 1, (1, 11): 1, (2, 10): 1, (3, 12): 2}
-    assert logs(tmp_path / "checkpoint") == {"current_versions-0", "shared_table-1"}
 
 
 @pytest.mark.long
@@ -190,18 +152,6 @@ def test_explain_and_describe_name_the_index_and_the_reason_of_a_copy(
     assert rates.describe().endswith("\nindex by_currency (currency)")
     assert sold.describe().endswith("\nlooks up in index by_currency")
     assert "temporal_join-2 keeps a second copy of its right side: it keeps latest rows, or versions, unlike stage 1" in apart
-
-
-def test_an_index_that_does_not_fit_is_refused(both: tuple[Source, Source]) -> None:
-    orders = appends(both[0].stream(), name="orders", watermark=("t", 0))
-    rates = changes(both[1].stream(), name="rates", keys=["currency"], watermark=("at", 0)).create_index("rate", name="by_rate")
-
-    with pytest.raises(PlanError, match="looks up by the primary key of the versions"):
-        orders.temporal_join(rates, on=[("sold_in", "currency")], is_change_time=True, index="by_rate")
-    with pytest.raises(OptionError, match="by_rate"):
-        orders.temporal_join(rates, on=[("sold_in", "currency")], is_change_time=True, index="by_city")
-    with pytest.raises(PlanError, match="name one or more of its columns"):
-        rates.create_index("amount")
 
 
 def test_a_checkpoint_whose_joins_have_copies_of_their_own_goes_on_with_these(

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
-from tests.spark.api.test_query import Run, join_of, names, upserts
+from tests.spark.api.test_query import Run, names, upserts
 from tests.spark.conftest import Collected, Source
 from tests.spark.tools.test_rescaling import final_tables, first, late_and_new, moves_and_deletes, read_files
 from tests.sql.test_killed_sessions import Killed, killed_at
@@ -50,9 +50,8 @@ def rows_of(delta: Any) -> Rows:
     return {tuple(row.values()) for row in delta.rows.to_pylist()}
 
 
-@pytest.mark.parametrize("key", some_of(["name", "item"], short=["item"]))
 def test_a_difference_is_that_of_two_batch_queries(
-    orders: Source, customers: Source, run: Run, tmp_path: Path, key: str, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+    orders: Source, customers: Source, run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
 ) -> None:
     view = partial(counted, orders, customers)
     first(orders, customers)
@@ -60,20 +59,20 @@ def test_a_difference_is_that_of_two_batch_queries(
     sink, location = Collected(), str(tmp_path / "checkpoint")
     query = run(view(), sink, wait=False, execution="executors", buckets=2)
     query.processAllAvailable()
-    before, after = counted_now(orders, customers), counted_now(orders, customers, key=key, least=2)
-    running = query.diff(view(key=key, least=2))
+    before, after = counted_now(orders, customers), counted_now(orders, customers, key="item", least=2)
+    running = query.diff(view(key="item", least=2))
     query.stop()
     late_and_new(orders, customers)
     run(view(), sink, execution="executors", buckets=2)
-    later = counted_now(orders, customers), counted_now(orders, customers, key=key, least=2)
-    monkeypatch.setattr(cli, "_other_query", lambda *_: view(key=key, least=2).writeStream)
+    later = counted_now(orders, customers), counted_now(orders, customers, key="item", least=2)
+    monkeypatch.setattr(cli, "_other_query", lambda *_: view(key="item", least=2).writeStream)
     code = cli.main(["diff", location, "shop:view"])
-    stopped = diff_of_executors(location, view(key=key, least=2).writeStream.planned)
+    stopped = diff_of_executors(location, view(key="item", least=2).writeStream.planned)
 
     for diff, (old, new) in ((running, (before, after)), (stopped, later)):
         (found,) = diff.views.values()
-        assert rows_of(found.removed) == (old - new if key == "name" else old)
-        assert rows_of(found.added) == (new - old if key == "name" else new)
+        assert rows_of(found.removed) == old
+        assert rows_of(found.added) == new
         assert "join-0" in diff.kept
         assert next(iter(diff.rebuilt)).startswith("aggregate")
     assert before != later[0]
@@ -92,24 +91,6 @@ def test_rows_of_every_kind_of_stage_are_counted_for_a_refusal() -> None:
 
     assert _rows_held(SimpleNamespace(progress=counts)) == 31  # type: ignore[arg-type]
     assert _rows_held(SimpleNamespace(progress={})) is None  # type: ignore[arg-type]
-
-
-def test_what_has_no_form_on_the_driver_is_refused(orders: Source, customers: Source, run: Run, tmp_path: Path) -> None:
-    first(orders, customers)
-    run(join_of(orders, customers, "inner"), Collected(), execution="executors")
-    location = str(tmp_path / "checkpoint")
-    (tmp_path / "checkpoint" / "zset" / "other_mode.json").unlink()
-    with pytest.raises(StateError, match="MOVE_UNKNOWN"):
-        diff_of_executors(location, join_of(orders, customers, "left").writeStream.planned)
-
-    run(
-        upserts(orders).where("item <> 'item 3'").join(names(customers), on="customer_id"),
-        Collected(),
-        checkpointLocation=str(tmp_path / "other"),
-        execution="executors",
-    )
-    with pytest.raises(StateError, match="MOVE_REFUSED"):
-        diff_of_executors(str(tmp_path / "other"), join_of(orders, customers, "left").writeStream.planned)
 
 
 @pytest.fixture
@@ -309,7 +290,7 @@ def test_outputs_of_a_running_query_get_columns_or_are_new(orders: Source, custo
     assert table_of(other) == labelled_now(orders, customers, key="item")
 
 
-@pytest.mark.parametrize("part", some_of([str(one) for one in range(5)], short=["4"]))
+@pytest.mark.parametrize("part", some_of([str(one) for one in range(10)], short=["9"]))
 def test_a_change_by_command_that_is_killed_at_any_file_leaves_the_old_or_the_new_query(
     orders: Source, customers: Source, tmp_path: Path, part: str
 ) -> None:
@@ -337,7 +318,7 @@ def test_a_change_by_command_that_is_killed_at_any_file_leaves_the_old_or_the_ne
     for change, start, old, new in ((evolved, "old", before, after), (undone, "new", after, before)):
         with killed_at(None) as files:
             change(Path(shutil.copytree(tmp_path / start, tmp_path / f"{start}-whole")))
-        for number in range(int(part), files["files"], 5):
+        for number in range(int(part), files["files"], 10):
             place = Path(shutil.copytree(tmp_path / start, tmp_path / f"{start}-{number}"))
             with pytest.raises(Killed), killed_at(number):
                 change(place)

@@ -36,6 +36,7 @@ from zset_join.runners.any_mode import evolve_wherever, undo_wherever
 from zset_join.runners.local.stopped import evolve_directory, undo_of_directory
 from zset_join.runners.spark.api.other_queries import planned_writer
 from zset_join.runners.spark.driver.choosing import stored_mode
+from zset_join.runners.spark.driver.executors_state import diff_of_executors
 from zset_join.runners.spark.driver.moving import _reason
 from zset_join.runners.spark.driver.other_modes import OtherModes, has_other_mode, write_draft
 from zset_join.spark import changes, move
@@ -58,26 +59,37 @@ def joined_now(orders: Source, customers: Source, how: str) -> dict[tuple[Any, .
     return {tuple(row): 1 for row in rows}
 
 
-@pytest.mark.parametrize("how", some_of(["inner", "full"], short=["full"]))
-def test_the_answers_stay_those_of_sparks_batch_join(
-    orders: Source, customers: Source, run: Run, tmp_path: Path, how: str, capsys: pytest.CaptureFixture[str]
+def test_the_answers_stay_those_of_sparks_batch_join_and_a_move_is_no_change_to_undo(
+    orders: Source, customers: Source, run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sink, location = Collected(), str(tmp_path / "checkpoint")
-    found, expected = [], []
+    view = partial(customers_first, orders, customers)
+    found, expected, plans = [], [], []
 
     for step, mode in zip((first, moves_and_deletes, late_and_new), MODES, strict=True):
         step(orders, customers)
         if mode != "executors" or found:
             assert main(["rescale", location, "--execution", mode, "--local-state-dir", str(tmp_path / "local")]) == 0
-        run(customers_first(orders, customers, how), sink, execution=mode)
+        if mode == "driver":
+            changed = str(shutil.copytree(location, tmp_path / "changed"))  # before an epoch of the new mode
+        run(view("full"), sink, execution=mode)
         found.append(sink.total())
-        expected.append(joined_now(orders, customers, how))
+        expected.append(joined_now(orders, customers, "full"))
+        if mode == "driver":
+            plans.append(stored_plan(location))
+            with pytest.raises(StateError, match="NOTHING_TO_UNDO"):
+                undo_of_directory(location)
+    evolve_directory(changed, planned_writer(view("left")).planned)
+    committed = read_committed(changed)
 
     assert found == expected
     assert min(map(len, expected)) > 3
     assert stored_mode(location) == "executors"
     printed = capsys.readouterr().out.splitlines()
     assert [line.partition(":")[0] for line in printed] == ["moved from executors to driver", "moved from driver to executors"]
+    assert committed is not None
+    assert committed.last is not None
+    assert [plan_before(committed.files.folder, committed.last)] == plans
 
 
 def test_groups_of_a_join_move_and_a_second_call_does_nothing(
@@ -90,6 +102,8 @@ def test_groups_of_a_join_move_and_a_second_call_does_nothing(
 
     first(orders, customers)
     run(view(), sink, execution="driver")
+    with pytest.raises(StateError, match=r'Start it with option."execution", "driver"') as other:
+        run(view(), sink, execution="executors")
     reports = [move(location, execution="executors"), move(location, execution="executors")]
     moves_and_deletes(orders, customers)
     run(view(), sink, execution="executors")
@@ -99,42 +113,7 @@ def test_groups_of_a_join_move_and_a_second_call_does_nothing(
     assert sink.total() == {tuple(row): 1 for row in groups.collect()}
     assert [report.before for report in reports] == ["driver", "executors"]
     assert reports[0].rows > reports[1].rows == 0
-
-
-def test_a_checkpoint_whose_spark_files_are_copies_moves_to_executors(
-    orders: Source, customers: Source, run: Run, tmp_path: Path
-) -> None:
-    sink, location, scratch = Collected(), str(tmp_path / "checkpoint"), tmp_path / "scratch"
-    first(orders, customers)
-    run(join_of(orders, customers, "full"), sink, execution="driver", sparkCheckpointLocation=str(scratch))
-    shutil.rmtree(scratch)
-
-    move(location, execution="executors")
-    moves_and_deletes(orders, customers)
-    run(join_of(orders, customers, "full"), sink, execution="executors")
-
-    assert sink.total() == joined_now(orders, customers, "full")
-
-
-def test_a_move_is_no_change_of_the_query_to_undo(orders: Source, customers: Source, run: Run, tmp_path: Path) -> None:
-    sink, location = Collected(), str(tmp_path / "checkpoint")
-    query = partial(join_of, orders, customers)
-    first(orders, customers)
-    run(query("full"), sink, execution="executors")
-    move(location, execution="driver")
-    shutil.copytree(location, tmp_path / "changed")
-    moves_and_deletes(orders, customers)
-    run(query("full"), sink, execution="driver")
-
-    with pytest.raises(StateError, match="NOTHING_TO_UNDO"):
-        undo_of_directory(location)
-
-    changed = str(tmp_path / "changed")  # before an epoch of the new mode
-    evolve_directory(changed, planned_writer(query("left")).planned)
-    committed = read_committed(changed)
-    assert committed is not None
-    assert committed.last is not None
-    assert plan_before(committed.files.folder, committed.last) == stored_plan(location)
+    assert other.value.code == "EXECUTION_CHANGED"
 
 
 @pytest.fixture
@@ -175,7 +154,7 @@ def moved(location: Path, execution: str, kill: Any, send: Send) -> None:
     send(getattr(kill, "described", None))
 
 
-@pytest.mark.parametrize("start", ["executors", "driver"])
+@pytest.mark.parametrize("start", some_of(["executors", "driver"], short=["executors"]))
 def test_a_move_that_is_killed_leaves_one_mode_or_the_other_whole(
     orders: Source, customers: Source, run: Run, tmp_path: Path, start: str
 ) -> None:
@@ -247,39 +226,41 @@ def refused(location: Path, **chosen: Any) -> str:
     return caught.value.code
 
 
-def test_what_cannot_be_moved_is_refused_and_stays(stopped: Path, tmp_path: Path) -> None:
+REASONS: list[tuple[dict[str, Any], str]] = [
+    ({"refused": "no state like that"}, "no state like that"),
+    ({"description": {"keeps_inputs": True}}, "retainInputLog"),
+]
+
+
+def test_what_cannot_be_moved_or_changed_in_place_is_refused_and_stays(
+    stopped: Path, orders: Source, customers: Source, tmp_path: Path
+) -> None:
     before, newest = state_of(stopped), read_committed(str(stopped))
+    left_join = join_of(orders, customers, "left").writeStream.planned
     assert newest is not None
     assert newest.last is not None
     codes = [refused(tmp_path / "nothing"), refused(stopped, execution="both")]
+    with pytest.raises(OptionError, match="NOT_FROM_HERE"):
+        evolve_directory(stopped, left_join)
     done = stopped / "commits" / str(newest.last.epoch)
     done.rename(tmp_path / "done")
     codes.append(refused(stopped))
     (tmp_path / "done").rename(done)
     (stopped / "zset" / "other_mode.json").rename(tmp_path / "other")
     codes.append(refused(stopped))
-
-    assert codes == ["NO_CHECKPOINT", "ARGUMENT", "EPOCH_UNFINISHED", "MOVE_UNKNOWN"]
-    assert state_of(stopped) == before
-    assert stored_mode(str(stopped)) == "executors"
-
-
-REASONS: dict[str, tuple[dict[str, Any], str]] = {
-    "of the plans": ({"refused": "no state like that"}, "no state like that"),
-    "every input change is kept": ({"description": {"keeps_inputs": True}}, "retainInputLog"),
-}
-
-
-def test_each_reason_that_the_checkpoint_shows_refuses_a_move(stopped: Path) -> None:
+    with pytest.raises(StateError, match="MOVE_UNKNOWN"):
+        diff_of_executors(str(stopped), left_join)
+    (tmp_path / "other").rename(stopped / "zset" / "other_mode.json")
     other = read_other_mode(checkpoint_folder(str(stopped)))
     assert other is not None
-    found = {}
-    for case, (changed, reason) in REASONS.items():
+    for changed, reason in REASONS:
         write_other_mode(checkpoint_folder(str(stopped)), replace(other, **changed))
         with pytest.raises(StateError, match=reason) as caught:
             move(stopped, execution="driver")
-        found[case] = caught.value.code
-    assert found == dict.fromkeys(REASONS, "MOVE_REFUSED")
+        codes.append(caught.value.code)
+
+    assert codes == ["NO_CHECKPOINT", "ARGUMENT", "EPOCH_UNFINISHED", "MOVE_UNKNOWN", "MOVE_REFUSED", "MOVE_REFUSED"]
+    assert state_of(stopped) == before
     assert stored_mode(str(stopped)) == "executors"
 
 
@@ -330,6 +311,8 @@ def test_a_state_that_one_mode_alone_has_is_refused_and_named(
 
     with pytest.raises(StateError, match="no state like that of join-0") as caught:
         move(tmp_path / "checkpoint", execution="driver")
+    with pytest.raises(StateError, match="MOVE_REFUSED"):
+        diff_of_executors(str(tmp_path / "checkpoint"), join_of(orders, customers, "left").writeStream.planned)
     with pytest.raises(StateError, match=r"zset-join rescale .* --execution driver") as started:
         run(filtered, sink, execution="driver")
 

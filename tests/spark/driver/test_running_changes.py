@@ -16,7 +16,7 @@ import pytest
 from pyspark.sql import functions as SF  # noqa: N812 - PySpark's own habit
 
 from tests.spark.conftest import Collected, Source
-from tests.spark.driver.test_changed_queries import _by_name, _sums
+from tests.spark.driver.test_changed_queries import _sums
 from tests.spark.driver.test_driver_epochs import _filled, _joined
 from zset_join.core.errors import OptionError, PlanError, SinkError, StateError
 from zset_join.lookup import ArrowSource
@@ -86,6 +86,14 @@ def test_a_running_query_is_compared_and_changed_and_goes_on(
     back = query.evolve(before)
     assert len(back.kept) == 1
     assert _stored(tmp_path) == [("ANNA", 2), ("BOB", 1)]
+    left = changes(orders.stream(), name="orders", keys=["order_id"], sequence_by="ts", apply_as_deletes="op = 'd'")
+    right = changes(customers.stream(), name="customers", keys=["customer_id"], sequence_by="ts")
+    turned = right.select("customer_id", SF.upper("name").alias("name")).join(left.where("item <> 'ink'"), on="customer_id")
+    query.evolve(turned.groupBy("name").agg(F.count().alias("n")))
+    orders.add((None, 6, 10, "box", 5))
+    customers.add((11, "Rob", 3))
+    query.processAllAvailable()
+    assert _stored(tmp_path) == [("ANNA", 3), ("ROB", 1)]  # streams in another order are those that Spark's files name
     query.stop()
     waiter.join(30)
     assert waited == [None]
@@ -174,46 +182,30 @@ def test_what_is_refused_leaves_the_query_running_as_it_was(
         query.evolve(wider)
 
 
-def test_streams_in_another_order_are_still_those_that_sparks_files_name(
+def test_a_change_that_fails_anywhere_leaves_the_old_query_or_the_new_one(
     orders: Source, customers: Source, running: Any, tmp_path: Path
 ) -> None:
     _filled(orders, customers)
-    query = running(_sums(orders, customers, at_least=0))
-    left = changes(orders.stream(), name="orders", keys=["order_id"], sequence_by="ts", apply_as_deletes="op = 'd'")
-    right = changes(customers.stream(), name="customers", keys=["customer_id"], sequence_by="ts")
-    turned = right.select("customer_id", SF.upper("name").alias("name")).join(left.where("item <> 'ink'"), on="customer_id")
-    query.evolve(turned.groupBy("name").agg(F.count().alias("n")))
-    orders.add((None, 5, 10, "bag", 4))
-    customers.add((11, "Rob", 3))
-    query.processAllAvailable()
-
-    assert _stored(tmp_path) == [("ANNA", 2), ("ROB", 1)]
-
-
-@pytest.mark.parametrize(
-    ("owner", "method", "counts"),
-    [(PipelineDirectory, "change", False), (PipelineOutputs, "settle", True), (JoinStreamWriter, "start_behind_change", True)],
-)
-def test_a_change_that_fails_anywhere_leaves_the_old_query_or_the_new_one(
-    orders: Source, customers: Source, running: Any, tmp_path: Path, owner: type, method: str, counts: bool
-) -> None:
-    _filled(orders, customers)
     before, after = (_sums(orders, customers, at_least=at) for at in (0, 4))
-    query = running(before)
-    effects: Any = [None, OSError("it fails here")] if method == "settle" else OSError("it fails here")
-    with mock.patch.object(owner, method, side_effect=effects), pytest.raises(OSError, match="it fails here"):
+    query, failure = running(before), OSError("it fails here")
+    with mock.patch.object(PipelineDirectory, "change", side_effect=failure), pytest.raises(OSError, match="it fails here"):
         query.evolve(after)
+    orders.add((None, 5, 10, "bag", 4))
+    query.processAllAvailable()
+    assert _stored(tmp_path) == [("ANNA", 2), ("BOB", 1)]
 
-    if counts:
+    for owner, method, effects, old, new, rows in (
+        (PipelineOutputs, "settle", [None, failure], before, after, [("ANNA", 1), ("BOB", 1)]),
+        (JoinStreamWriter, "start_behind_change", failure, after, before, [("ANNA", 2), ("BOB", 1)]),
+    ):
+        with mock.patch.object(owner, method, side_effect=effects), pytest.raises(OSError, match="it fails here"):
+            query.evolve(new)
         assert not query.isActive
         assert isinstance(query._runner.error, OSError)
         with pytest.raises(StateError, match="QUERY_CHANGED"):
-            running(before)
-        query = running(after)
-        assert _stored(tmp_path) == [("BOB", 1)]
-    orders.add((None, 5, 10, "bag", 4))
-    query.processAllAvailable()
-    assert _stored(tmp_path) == [("ANNA", 1 if counts else 2), ("BOB", 1)]
+            running(old)
+        query = running(new)
+        assert _stored(tmp_path) == rows
 
 
 def test_questions_behind_a_change_are_about_the_new_query(
@@ -239,26 +231,6 @@ def test_questions_behind_a_change_are_about_the_new_query(
     assert shown["views"][0]["counts"] == {"added": 0, "removed": 0, "changed": 1}
     assert shown["views"][0]["pairs"] == [[{"name": "ANNA", "n": 1}, {"name": "ANNA", "n": 2}]]
     assert any("order_id" in line for line in described)
-
-
-def test_a_batch_that_spark_repeats_behind_two_changes_is_not_taken_twice(
-    orders: Source, customers: Source, running: Any, tmp_path: Path
-) -> None:
-    _filled(orders, customers)
-    before, after, sink = _sums(orders, customers, at_least=0), _sums(orders, customers, at_least=4), Collected()
-    query = running(before, sink)
-    batches = query.lastProgress["batchId"] + 1
-    query.evolve(after)
-    query.evolve(before)
-    query.stop()
-    for path in (tmp_path / "checkpoint" / "commits").glob(f"*{batches - 1}*"):
-        path.unlink()  # Spark runs the batch before the changes again
-    orders.add((None, 5, 10, "bag", 4))
-    query = running(before, sink)
-
-    assert len(sink.epochs) == batches + 3
-    assert _by_name(sink) == [("ANNA", 2), ("BOB", 1)]
-    assert query.lastProgress["join"]["batch"] == batches
 
 
 def test_the_writer_that_runs_and_a_query_of_another_session_are_refused() -> None:

@@ -113,6 +113,7 @@ def test_rows_that_end_and_versions_that_wait_are_kept_and_answered_in_their_tim
     assert sink.epochs[4] == []
 
 
+@pytest.mark.long  # rows wait for eight seconds; what is due behind a change is shown below without Spark
 def test_answers_of_their_moment_and_rows_that_wait_for_a_table_are_kept(
     spark: SparkSession, tmp_path: Path, start: Start
 ) -> None:

@@ -2,47 +2,41 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 
 from tools.short_lived_jvms import PLAIN_FILES
 from zset_join.core.errors import StateError
+from zset_join.runners.spark import session
 from zset_join.runners.spark.worker import daemon as worker_daemon
 
-ROOT = Path(__file__).resolve().parents[3]
 
-PROGRAM = """
-import json, os, sys
-import pyarrow as pa
-from zset_join.spark import local_session
+def test_a_worker_has_the_engine(spark: SparkSession) -> None:
+    def modules(batches: Any) -> Any:
+        loaded = "zset_join.operators.join" in sys.modules
+        for _ in batches:
+            yield pa.RecordBatch.from_pydict({"loaded": [loaded]})
 
-def modules(batches):
-    loaded = "zset_join.operators.join" in sys.modules
-    for _ in batches:
-        yield pa.RecordBatch.from_pydict({"loaded": [loaded]})
-
-if __name__ == "__main__":
-    session = local_session(cores=1, options={"spark.sql.warehouse.dir": os.getcwd()})
-    print("loaded", session.range(1).coalesce(1).mapInArrow(modules, "loaded boolean").collect()[0][0])
-    print("files", session.conf.get("spark.sql.streaming.checkpointFileManagerClass", None))
-"""
+    assert spark.range(1).coalesce(1).mapInArrow(modules, "loaded boolean").collect()[0][0]
 
 
-@pytest.mark.spark
-def test_a_worker_of_a_local_session_has_the_engine_and_its_checkpoint_starts_no_process_per_file(tmp_path: Path) -> None:
-    program = tmp_path / "program.py"
-    program.write_text(PROGRAM)
+def test_a_local_session_forks_its_workers_from_the_engine_and_its_checkpoint_starts_no_process_per_file(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", "")
+    monkeypatch.setattr(session, "_check_java", lambda: None)
+    monkeypatch.setattr(SparkSession.Builder, "getOrCreate", lambda self: dict(self._options))
 
-    ran = subprocess.run(
-        [sys.executable, str(program)], cwd=tmp_path, env=_environment(), capture_output=True, text=True, check=False
-    )
+    options: Any = session.local_session(cores=1, options={"spark.ui.enabled": "false"})
 
-    assert "loaded True" in ran.stdout, ran.stderr[-2000:]
-    assert f"files {PLAIN_FILES}" in ran.stdout
+    assert options["spark.python.daemon.module"] == worker_daemon.__name__
+    assert options["spark.sql.streaming.checkpointFileManagerClass"] == PLAIN_FILES
+    assert (options["spark.master"], options["spark.ui.enabled"]) == ("local[1]", "false")
 
 
 def test_a_daemon_that_cannot_load_kernels_reports_it_and_goes_on(
@@ -71,7 +65,3 @@ def test_kernels_that_are_not_compiled_yet_hold_nobody_up(monkeypatch: pytest.Mo
 
 def _no_kernels() -> None:
     raise StateError("the cache is damaged")
-
-
-def _environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(ROOT)}

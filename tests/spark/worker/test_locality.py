@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
-from tests.spark.conftest import Collected, Source
+from tests.spark.conftest import Collected, Follower, Source
 from zset_join.runners.spark.worker import locality as locality_module
 from zset_join.runners.spark.worker.locality import Locality
 from zset_join.spark import JoinQuery, appends, changes
@@ -64,7 +64,9 @@ def test_pinned_rows_are_the_same_in_the_same_partitions_and_take_no_shuffle_of_
 
 
 @pytest.mark.usefixtures("one_is_enough")
-def test_a_pinned_query_answers_as_any_other(orders: Source, customers: Source, run: Run) -> None:
+def test_a_pinned_query_answers_as_any_other_and_state_that_is_elsewhere_is_a_miss(
+    orders: Source, customers: Source, run: Run, tmp_path: Path
+) -> None:
     orders.add(("i", 1, 10, "pen", 1), ("i", 2, 20, "ink", 1)).add(("u", 1, 20, "pen", 2)).add(("d", 2, None, None, 3))
     customers.add((10, "Ann", 1), (20, "Bob", 1))
     upserts = changes(
@@ -72,24 +74,16 @@ def test_a_pinned_query_answers_as_any_other(orders: Source, customers: Source, 
     )
     sink = Collected()
 
-    query = run(upserts.join(appends(customers.stream(), name="customers"), on="customer_id"), sink)
+    joined = upserts.join(appends(customers.stream(), name="customers"), on="customer_id")
+    query = run(joined, sink)
+    orders.add(("i", 3, 10, "ink", 1))
+    elsewhere = run(joined, Follower(3), localStateDir=str(tmp_path / "another host"))
 
     assert sink.total() == {(20, 1, "pen", "Bob", 1): 1}
     reported = [progress["join"]["locality"] for progress in query.recentProgress]
     assert [(entry["misses"], entry["hits"] > 0) for entry in reported] == [(0, False), (0, True), (0, True)]
-
-
-def test_state_that_is_not_where_the_bucket_runs_is_a_miss(orders: Source, customers: Source, run: Run, tmp_path: Path) -> None:
-    orders.add(("i", 1, 10, "pen", 1))
-    customers.add((10, "Ann", 1))
-    joined = appends(orders.stream(), name="orders").join(appends(customers.stream(), name="customers"), on="customer_id")
-    sink = Collected()
-    run(joined, sink)
-
-    orders.add(("i", 2, 10, "ink", 1))
-    query = run(joined, sink, localStateDir=str(tmp_path / "another host"))
-
-    assert query.recentProgress[0]["join"]["locality"] == {"hits": 0, "misses": 1, "executors": 1}
+    missed = elsewhere.recentProgress[0]["join"]["locality"]
+    assert (missed["hits"], missed["misses"] > 0, missed["executors"]) == (0, True, 1)
 
 
 @pytest.mark.usefixtures("one_is_enough")
