@@ -180,3 +180,24 @@ def _last(reader: subprocess.Popen[str]) -> str:
 def _pairs(line: str) -> list[tuple[str, str]]:
     numbers = line.strip("[]()\n").replace("(", "").replace(")", "").split(", ")
     return list(zip(numbers[::2], numbers[1::2], strict=True))
+
+
+def test_the_log_of_a_file_that_is_always_open_stays_as_short_as_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(duckdb_file, "_LEAST_LOG_BYTES", 10_000)
+    monkeypatch.setattr(duckdb_file, "_LOG_PER_FILE", 0)
+    view, log = DuckDBViewSink(tmp_path / "v.duckdb", "v", hold_seconds=None), tmp_path / "v.duckdb.wal"
+    changes = [ZSet.of({"k": [*range(epoch, epoch + 9)]}, weights=[1] * 9) for epoch in range(30)]
+    view.open(Relation(name="answer", schema=changes[0].schema, mode="changelog"), "test")
+
+    longest = max(_bytes_after(view, epoch, rows, log) for epoch, rows in enumerate(changes))
+
+    assert 5_000 < longest <= 10_000
+    assert view.read().num_rows == 9 * 30
+    view.close()
+
+
+def _bytes_after(view: DuckDBViewSink, epoch: int, rows: ZSet, log: Path) -> int:
+    view.write(epoch, [rows])
+    return log.stat().st_size if log.exists() else 0

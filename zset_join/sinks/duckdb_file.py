@@ -19,7 +19,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from zset_join.core.errors import OptionError, SinkError
@@ -36,6 +36,8 @@ _FIRST_PAUSE_SECONDS = 0.01
 _LONGEST_PAUSE_SECONDS = 0.5
 _WARN_AFTER_SECONDS = 1.0
 _BUSY = ("conflicting lock", "could not set lock", "different configuration", "being used by another process")
+_LEAST_LOG_BYTES = 4 << 20
+_LOG_PER_FILE = 4
 _log = logging.getLogger(__name__)
 
 
@@ -117,6 +119,18 @@ class DuckDBFile:
             connection, self._connection = self._connection, None
             if connection is not None:
                 connection.close()
+
+    def shorten_log(self) -> None:
+        """Write the log into the file once it is several times as long, inside of `held` and after a commit."""
+        # Rows that were deleted since, and old values of updated ones, stay in memory until then, and every scan meets them.
+        try:
+            if Path(f"{self.path}.wal").stat().st_size <= max(_LEAST_LOG_BYTES, _LOG_PER_FILE * Path(self.path).stat().st_size):
+                return
+        except OSError:  # in memory, or without a log
+            return
+        if self._connection is not None:
+            with suppress(duckdb.Error):  # others read it now, or the next use of the file fails as well
+                self._connection.execute("CHECKPOINT")
 
     def _give_back_soon(self) -> None:
         if self._connection is None or self._hold_seconds is None:

@@ -74,8 +74,9 @@ with needed_for("a DuckDB output"):
 
 __all__ = ["DuckDBViewSink", "stored_epochs"]
 
-# The file is written through in bulk once the log has this size. DuckDB's default of 16 MB rewrites scattered blocks
-# after every second epoch of 100k rows and halves the throughput; 128 MB are replayed within seconds after a crash.
+# The file is written through in bulk once the log has this size, or several times that of the file. DuckDB's default of 16 MB
+# rewrites scattered blocks after every second epoch of 100k rows and halves the throughput; 128 MB are replayed within seconds
+# after a crash.
 _CHECKPOINT_THRESHOLD = "128MB"
 _MAIN = "main."
 
@@ -435,6 +436,7 @@ class DuckDBViewSink:
                 # A failed COMMIT has rolled back already; the failure itself is what the caller must see.
                 failure.add_note(f"ROLLBACK answered: {error}")
             raise
+        self._file.shorten_log()
 
     def _register(self, chunk: ZSet) -> None:
         columns = [*chunk.rows.columns, pa.array(chunk.weights)]
