@@ -39,17 +39,34 @@ def enriched(customers: PostgresSource, hint: Lookup | None = None):
     return view.select("order_id", "total", "country", "zip")
 
 
-def test_1_1_sync_is_suggested():
-    assert not resolved({"table": "dim1", "async": "false"}).is_async
+RETRIED = {
+    "table": "dim1",
+    "retry-predicate": "lookup_miss",
+    "retry-strategy": "fixed_delay",
+    "fixed-delay": "10s",
+    "max-attempts": "3",
+}
+UNORDERED = {"async": "true", "output-mode": "allow_unordered", "capacity": "100", "timeout": "180s"}
 
 
-def test_1_2_async_is_suggested():
-    assert resolved({"table": "dim1", "async": "true"}).is_async
-
-
-def test_1_2_async_with_its_parameters():
-    found = resolved({"table": "dim1", "async": "true", "output-mode": "allow_unordered", "capacity": "100", "timeout": "180s"})
-    assert (found.is_async, found.is_ordered, found.capacity, found.timeout_us) == (True, False, 100, 180 * SECOND)
+@pytest.mark.parametrize(
+    ("hint", "modes", "expected"),
+    [
+        ({"async": "false"}, BOTH, {"is_async": False}),
+        ({"async": "true"}, BOTH, {"is_async": True}),
+        (UNORDERED, BOTH, {"is_async": True, "is_ordered": False, "capacity": 100, "timeout_us": 180 * SECOND}),
+        ({}, SYNC_ONLY, {"is_async": False}),
+        ({}, ASYNC_ONLY, {"is_async": True}),
+        ({}, BOTH, {"is_async": True}),
+        ({**RETRIED, "async": "true"}, BOTH, {"is_async": True, "max_retries": 3, "delay_us": 10 * SECOND}),
+        ({**RETRIED, "async": "false"}, BOTH, {"is_async": False, "max_retries": 3, "delay_us": 10 * SECOND}),
+        (RETRIED, SYNC_ONLY, {"is_async": False, "max_retries": 3, "delay_us": 10 * SECOND}),
+        (RETRIED, ASYNC_ONLY, {"is_async": True, "max_retries": 3, "delay_us": 10 * SECOND}),
+    ],
+)
+def test_a_hint_of_the_document_has_its_meaning(hint, modes, expected):
+    found = resolved({"table": "dim1", **hint}, modes=modes)
+    assert {name: getattr(found, name) for name in expected} == expected
 
 
 @pytest.mark.parametrize(
@@ -70,26 +87,6 @@ def test_with_the_options_of_the_job_these_pairs_are_equivalent(short, long):
     assert resolved(short, job=job) == resolved(long)
 
 
-@pytest.mark.parametrize("async_", ["true", "false"])
-def test_2_retry_on_async_and_on_sync_lookup(async_):
-    found = resolved(
-        {
-            "table": "dim1",
-            "async": async_,
-            "retry-predicate": "lookup_miss",
-            "retry-strategy": "fixed_delay",
-            "fixed-delay": "10s",
-            "max-attempts": "3",
-        }
-    )
-    assert (found.is_async, found.max_retries, found.delay_us) == (async_ == "true", 3, 10 * SECOND)
-
-
-@pytest.mark.parametrize(("modes", "is_async"), [(SYNC_ONLY, False), (ASYNC_ONLY, True), (BOTH, True)])
-def test_async_unset_takes_what_the_source_offers_and_async_first(modes, is_async):
-    assert resolved({"table": "dim1"}, modes=modes).is_async == is_async
-
-
 def test_async_on_a_source_that_is_sync_only_takes_no_effect():
     with pytest.warns(LookupHintWarning, match="async=true changes nothing"):
         found = resolved({"table": "dim1", "async": "true"}, modes=SYNC_ONLY)
@@ -103,21 +100,6 @@ def test_an_invalid_option_keeps_the_plan_unchanged(invalid):
     with pytest.warns(LookupHintWarning, match="changes nothing|is unknown and ignored"):
         found = resolved({"table": "dim1", **invalid})
     assert found == resolved({"table": "dim1"})
-
-
-RETRIED = {
-    "table": "dim1",
-    "retry-predicate": "lookup_miss",
-    "retry-strategy": "fixed_delay",
-    "fixed-delay": "10s",
-    "max-attempts": "3",
-}
-
-
-@pytest.mark.parametrize(("modes", "is_async"), [(SYNC_ONLY, False), (ASYNC_ONLY, True)])
-def test_2_async_may_be_left_out_of_a_retry_where_the_source_has_one_capability(modes, is_async):
-    found = resolved(RETRIED, modes=modes)
-    assert (found.is_async, found.max_retries, found.delay_us) == (is_async, 3, 10 * SECOND)
 
 
 @pytest.mark.parametrize(
@@ -144,12 +126,6 @@ def test_every_hint_of_the_document_is_honoured_by_the_server_and_answers_alike(
         came = [{"order_id": number, "total": 5, "customer_id": 1} for number in (12, 10, 11)]
         assert pipeline.step({"Orders": came}).to_pylist() == [((number, "UK", "W1"), 1) for number in (12, 10, 11)]
         assert [counts["calls"] for counts in pipeline.progress["lookups"].values()] == [1]
-
-
-def test_lookup_join_without_retry(customers):
-    with Pipeline(enriched(customers)) as pipeline:
-        came = [{"order_id": 10, "total": 5, "customer_id": 1}, {"order_id": 11, "total": 6, "customer_id": 2}]
-        assert pipeline.step({"Orders": came}).to_pylist() == [((10, 5, "UK", "W1"), 1)]
 
 
 def test_lookup_join_with_retry_by_jdbc(postgres, customers):

@@ -208,17 +208,6 @@ def test_a_server_that_ended_is_reported_without_the_password(tmp_path_factory: 
     assert "hunter2" not in f"{refused.value} {refused.value.facts}"
 
 
-def test_a_wrong_password_is_reported_without_it(tmp_path_factory: pytest.TempPathFactory) -> None:
-    server = PostgresServer(tmp_path_factory.mktemp("secret"), password="hunter2").start()
-    try:
-        with pytest.raises(SinkError, match="could not be opened") as refused:
-            PostgresViewSink(server.conninfo.replace("hunter2", "hunter3"), "view").open(ANSWER, "q")
-        assert "hunter" not in f"{refused.value} {refused.value.facts}"
-        assert isinstance(refused.value.__cause__, psycopg.Error)
-    finally:
-        server.stop()
-
-
 def test_an_epoch_of_another_chain_is_refused(database: PostgresServer) -> None:
     sink = opened(database)
     sink.write(0, changes((1, 1, "a", 1)), link=ChainLink("d0"))

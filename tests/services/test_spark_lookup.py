@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,8 @@ from pyspark.sql import SparkSession
 
 from tests.spark.conftest import Collected, Source, run  # noqa: F401 - a fixture
 from tools.servers.postgres_server import PostgresServer
-from tools.servers.redis_server import RedisServer
 from zset_join.core.errors import LookupFailedError
-from zset_join.lookup import Lookup, PostgresSource, RedisSource, Secret
+from zset_join.lookup import Lookup, PostgresSource, Secret
 from zset_join.spark import appends, changes, rescale
 
 Run = Callable[..., Any]
@@ -37,24 +35,6 @@ def customers(postgres: PostgresServer) -> PostgresSource:
         "INSERT INTO spark_customers SELECT i, 'c' || i FROM generate_series(0, 9) AS i",
     )
     return PostgresSource(name="customers", schema=CUSTOMERS, table="spark_customers", host="127.0.0.1", port=postgres.port)
-
-
-def test_rows_are_enriched_inside_the_tasks(orders: Source, customers: PostgresSource, run: Run) -> None:  # noqa: F811
-    orders.add((1, 3), (2, 99), (3, None)).add((4, 3), (5, 5))
-    view = appends(orders.stream(), name="orders").lookup_join(
-        customers, on=[("customer_id", "id")], how="left", columns=["name"]
-    )
-    sink = Collected()
-
-    run(view, sink, buckets=2)
-
-    assert sink.total() == {
-        (1, 3, 3, "c3"): 1,
-        (2, 99, None, None): 1,
-        (3, None, None, None): 1,
-        (4, 3, 3, "c3"): 1,
-        (5, 5, 5, "c5"): 1,
-    }
 
 
 def test_an_update_retracts_its_old_output_for_any_present_table(
@@ -174,17 +154,3 @@ def test_a_source_that_is_gone_stops_the_query_with_its_own_error(orders: Source
 
     with pytest.raises(LookupFailedError, match='lookup source "customers"'):
         query.awaitTermination()
-
-
-def test_redis_is_called_inside_the_tasks(orders: Source, redis_server: RedisServer, run: Run) -> None:  # noqa: F811
-    with redis_server.client() as client:
-        client.set("spark:7", json.dumps({"name": "Ada"}))
-    source = RedisSource(
-        name="people", schema=CUSTOMERS, key_pattern="spark:{id}", layout="json", host="127.0.0.1", port=redis_server.port
-    )
-    orders.add((1, 7), (2, 8))
-    sink = Collected()
-
-    run(appends(orders.stream(), name="orders").lookup_join(source, on=[("customer_id", "id")]), sink, buckets=2)
-
-    assert sink.total() == {(1, 7, 7, "Ada"): 1}
