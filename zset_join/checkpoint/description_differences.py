@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["differences", "is_reworded", "is_same_plan", "keep_state_of", "what_to_do"]
-
-_EXPLAINED = "line "
-"""What the names of lines of `explain` begin with."""
+__all__ = ["differences", "is_same_plan", "keep_state_of", "what_to_do"]
 
 
 def differences(stored: Any, given: Any, path: str = "") -> list[str]:
@@ -48,15 +45,8 @@ def what_to_do(stored_plan: Mapping[str, Any], given_plan: Mapping[str, Any] | N
         kept = ""
     return (
         f"{kept}Start the query as it was; change it in place with zset-join evolve or "
-        "Pipeline.evolve(), which keeps the state; or take a new checkpointLocation (in process, a new directory). A restart "
-        "alone accepts nothing but new columns behind the others that only selections read."
+        "Pipeline.evolve(), which keeps the state; or take a new checkpointLocation (in process, a new directory)."
     )
-
-
-def is_reworded(stored: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
-    """Return whether two descriptions differ in lines of `explain` alone, which depend on `keep_state` too."""
-    plain, other = ({name: value for name, value in one.items() if not name.startswith(_EXPLAINED)} for one in (stored, given))
-    return plain == other
 
 
 def is_same_plan(stored: Mapping[str, Any], given: Mapping[str, Any]) -> bool:

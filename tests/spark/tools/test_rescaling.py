@@ -15,8 +15,9 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 from tests.spark.api.test_query import Run, emitted, join_of
 from tests.spark.conftest import Collected, Source
 from tests.sweeps import for_each, some_of
+from zset_join.checkpoint.files import CHECKPOINT_FORMAT
 from zset_join.checkpoint.owner import Ownership
-from zset_join.checkpoint.reading import CHECKPOINT_FORMAT, checkpoint_folder, read_committed, stored_buckets, stored_plan
+from zset_join.checkpoint.reading import checkpoint_folder, read_committed, stored_buckets, stored_plan
 from zset_join.checkpoint.snapshot import read_snapshot
 from zset_join.core.errors import OptionError, StateError
 from zset_join.spark import JoinedStream, appends, changes, rescale
