@@ -1,6 +1,6 @@
 """What planted bugs of joins by time and lookups put in the place of the product; `property_tests.mutants` has the rows.
 
-Those of a join by time spoil an operator; those of lookups stand in the place of a method.
+Those of a join by time spoil an operator; those of lookups replace a method.
 """
 
 from __future__ import annotations

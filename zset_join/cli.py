@@ -350,7 +350,7 @@ def _plan(options: argparse.Namespace) -> int:
 
 def _explain_row(options: argparse.Namespace) -> int:
     _refuse_statements(options.program, "explain-row")
-    from zset_join.tools.row_values import row_values
+    from zset_join.tools.change_options import row_values
 
     writer = _writer(options)
     with writer.attach() as stored:

@@ -15,10 +15,10 @@ import pyarrow as pa
 import pytest
 
 import zset_join
+from zset_join.checkpoint.descriptions import SESSION
 from zset_join.checkpoint.files import CHECKPOINT_FORMAT
 from zset_join.checkpoint.owner import Ownership
 from zset_join.checkpoint.reading import checkpoint_folder, stored_description, stored_query_id
-from zset_join.checkpoint.session_texts import SESSION
 from zset_join.core.errors import SinkError, StateError, ZsetJoinError
 from zset_join.core.options import HotBudget
 from zset_join.pipeline import FunctionSink, Pipeline, appends

@@ -35,7 +35,7 @@ from typing import Any
 from zset_join.checkpoint.bucket import StageContext
 from zset_join.checkpoint.changed_plans import CHANGED_TO, ChangedPlan, write_changed_plan
 from zset_join.checkpoint.clearing import Clearing
-from zset_join.checkpoint.description_differences import differences, is_same_plan, keep_state_of, what_to_do
+from zset_join.checkpoint.descriptions import differences, is_of_other_session, is_same_plan, keep_state_of, what_to_do
 from zset_join.checkpoint.files import CHECKPOINT_FORMAT, CheckpointFiles
 from zset_join.checkpoint.owner import Ownership
 from zset_join.checkpoint.reading import (
@@ -58,7 +58,6 @@ from zset_join.checkpoint.reading import (
 )
 from zset_join.checkpoint.record import BucketHistory, CommitRecord, HistoryTexts
 from zset_join.checkpoint.rescaling import RESCALINGS, Rescaling, record_digest, rescaling_numbers
-from zset_join.checkpoint.session_texts import is_of_other_session
 from zset_join.core.errors import StateError
 from zset_join.core.tick import Tick
 from zset_join.storage.full_disk import EpochOutcome

@@ -28,6 +28,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from zset_join.checkpoint.descriptions import SESSION
 from zset_join.checkpoint.local_state import LOCAL_STATE_RETENTION_SECONDS
 from zset_join.checkpoint.reading import (
     changed_plan_of,
@@ -37,7 +38,6 @@ from zset_join.checkpoint.reading import (
     reads_start,
     stored_description,
 )
-from zset_join.checkpoint.session_texts import SESSION
 from zset_join.core.errors import StateError
 from zset_join.core.options import QueryOptions
 from zset_join.core.progress_line import progress_line
