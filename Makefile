@@ -76,6 +76,7 @@ soak: java $(READY) ## the laws and the faults with their long profiles, and 30 
 	$(PY) -m property_tests.random_plans --events 20000000
 	$(PY) -m property_tests.random_timed --events 5000000
 	$(PY) -m property_tests.record_fuzz --records 5000000
+	$(PY) -m property_tests.evolving_sql --changes 10000
 	$(PY) -m property_tests.sql_fuzz --statements 1000000 --names 100000
 	$(PY) -m faults.captured_database --long
 	FAULTS_PROFILE=long $(PYTEST) tests -m "long and not services" -n $(WORKERS) --dist worksteal --timeout=0 --durations=15 $(ARGS)

@@ -28,7 +28,7 @@ from zset_join.expressions import col, lit
 from zset_join.pipeline import Pipeline, View, appends, changes
 from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users import theirs
 
-__all__ = ["changed_sets_hold"]
+__all__ = ["changed_sets_hold", "drawn_view"]
 
 _REFUSED = {"EVOLVE_NO_ROWS", "EVOLVE_SOURCE", "EVOLVE_DROPPED", "UNDO_GONE", "UNDO_SOURCES", "NOTHING_TO_UNDO"}
 _COLUMNS = {"k": pa.string(), "m": pa.decimal128(10, 2), "t": pa.date32(), "n": pa.int64()}
@@ -90,11 +90,11 @@ def _condition(number: int) -> Any:
     )[number]
 
 
-def _drawn(draw: random.Random, query: _Query, depth: int = 0) -> _Drawn:
+def drawn_view(draw: random.Random, query: _Query, depth: int = 0) -> _Drawn:
     """Draw a view; often it is one of the set with something behind it."""
     if depth > 2 or draw.random() < 0.25:
         return draw.choice([*query.values(), *((name,) for name in _SOURCES)])
-    below = _drawn(draw, query, depth + 1)
+    below = drawn_view(draw, query, depth + 1)
     match draw.randrange(7):
         case 0 | 1:
             return "where", draw.randrange(4), below
@@ -104,9 +104,9 @@ def _drawn(draw: random.Random, query: _Query, depth: int = 0) -> _Drawn:
             return "groups", draw.choice("kt"), draw.choice(["sum", "max", "min"]), below
         case 4:
             how = draw.choice(["inner", "left", "full", "left_semi"])
-            return "join", how, below, _drawn(draw, query, depth + 1)
+            return "join", how, below, drawn_view(draw, query, depth + 1)
         case 5:
-            return "union", below, _drawn(draw, query, depth + 1)
+            return "union", below, drawn_view(draw, query, depth + 1)
         case _:
             return "distinct", below
 
@@ -126,11 +126,11 @@ def _changed(draw: random.Random, query: _Query) -> _Query:
     after, name = dict(query), draw.choice([*query])
     match draw.randrange(4):
         case 0:
-            after[draw.choice(["a", "b", "c", "d", "e"])] = _drawn(draw, query)
+            after[draw.choice(["a", "b", "c", "d", "e"])] = drawn_view(draw, query)
         case 1 if len(query) > 1:
             del after[name]
         case 2:
-            new = _drawn(draw, {other: one for other, one in query.items() if other != name})
+            new = drawn_view(draw, {other: one for other, one in query.items() if other != name})
             after = {other: _replaced(one, query[name], new) for other, one in query.items()}
         case _:
             after[name] = draw.choice([("where", draw.randrange(4), query[name]), ("select", query[name])])
@@ -153,7 +153,7 @@ class _Run:
         self.keep_state: KeepState = draw.choice(["all", "needed"])
         query: _Query = {}
         for name in "abc"[: draw.randint(1, 3)]:
-            query[name] = _drawn(draw, query)
+            query[name] = drawn_view(draw, query)
         if draw.random() < 0.5:
             query |= {f"all {name}": (name,) for name in _SOURCES}
         self.query = self._before = query

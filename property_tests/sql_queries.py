@@ -15,23 +15,26 @@ from typing import Any
 
 import hypothesis.strategies as st
 
-__all__ = ["predicate", "queries", "scalar"]
+__all__ = ["Draw", "drawn_query", "predicate", "queries"]
+
+Draw = Callable[[int], int]
+"""Returns a number below another one."""
 
 _NUMBERS = {"l": ["id", "k", "v"], "r": ["rid", "rk", "w"]}
 _TEXTS = {"l": "s", "r": "u"}
 _TABLES = {"l": "lefts", "r": "rights"}
 
 
-def _one(draw: Any, *ways: str | Callable[[], str]) -> str:
+def _one(draw: Draw, *ways: str | Callable[[], str]) -> str:
     """Return one of several texts; of those that hold others only the chosen one is drawn."""
-    way = ways[draw(st.integers(0, len(ways) - 1))]
+    way = ways[draw(len(ways))]
     return way if isinstance(way, str) else way()
 
 
-def scalar(draw: Any, sides: str) -> str:
+def scalar(draw: Draw, sides: str) -> str:
     """Return a number of a row."""
     side = _one(draw, *sides)
-    column, number = f"{side}.{_one(draw, *_NUMBERS[side])}", draw(st.integers(0, 3))
+    column, number = f"{side}.{_one(draw, *_NUMBERS[side])}", draw(4)
     return _one(
         draw,
         column,
@@ -48,7 +51,7 @@ def scalar(draw: Any, sides: str) -> str:
     )
 
 
-def predicate(draw: Any, sides: str) -> str:
+def predicate(draw: Draw, sides: str) -> str:
     """Return a condition on a row."""
     side = _one(draw, *sides)
     text, number = f"{side}.{_TEXTS[side]}", scalar(draw, sides)
@@ -68,7 +71,7 @@ def predicate(draw: Any, sides: str) -> str:
     )
 
 
-def _source(draw: Any, side: str) -> str:
+def _source(draw: Draw, side: str) -> str:
     """Return an item of FROM with the columns of a side, under its name."""
     table, names = _TABLES[side], [*_NUMBERS[side], _TEXTS[side]]
     columns = ", ".join(names)
@@ -85,7 +88,7 @@ def _source(draw: Any, side: str) -> str:
     )
 
 
-def _first_rows(draw: Any, side: str, columns: str) -> str:
+def _first_rows(draw: Draw, side: str, columns: str) -> str:
     key, number, _ = _NUMBERS[side]
     order = _one(draw, "", " DESC", " NULLS LAST", " DESC NULLS FIRST")
     window = f"PARTITION BY {scalar(draw, side)} ORDER BY {scalar(draw, side)}{order}, {side}.{key}"
@@ -95,7 +98,7 @@ def _first_rows(draw: Any, side: str, columns: str) -> str:
     return f"(SELECT {columns} FROM ({numbered}) n WHERE {count}{also}) {side}"
 
 
-def _joined(draw: Any) -> tuple[str, str]:
+def _joined(draw: Draw) -> tuple[str, str]:
     """Return FROM, and the sides whose columns it has."""
     how = _one(draw, "JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN", "SEMI JOIN", "ANTI JOIN")
     equal = _one(draw, "l.k = r.rk", "l.k = r.rk AND l.v = r.w", "l.k + 1 = r.rk", "l.s = r.u", "l.k IS NOT DISTINCT FROM r.rk")
@@ -105,20 +108,20 @@ def _joined(draw: Any) -> tuple[str, str]:
     return f"{_source(draw, 'l')} {how} {_source(draw, 'r')} ON {equal}{more}{third}", sides
 
 
-def _outside(draw: Any, sides: str) -> str:
+def _outside(draw: Draw, sides: str) -> str:
     side = _one(draw, *sides)
     return f"{side}.{_one(draw, *_NUMBERS[side])}"
 
 
-def _set_word(draw: Any) -> str:
+def _set_word(draw: Draw) -> str:
     return _one(draw, "UNION", "UNION ALL", "EXCEPT", "INTERSECT")
 
 
-def _not(draw: Any) -> str:
+def _not(draw: Draw) -> str:
     return _one(draw, "", "NOT ")
 
 
-def _with_subquery(draw: Any, sides: str) -> str:
+def _with_subquery(draw: Draw, sides: str) -> str:
     """Return a condition of WHERE with a subquery."""
     outside, number = _outside(draw, sides), scalar(draw, sides)
     return _one(
@@ -144,7 +147,7 @@ def _with_subquery(draw: Any, sides: str) -> str:
     )
 
 
-def _value(draw: Any, outside: str) -> str:
+def _value(draw: Draw, outside: str) -> str:
     """Return a subquery that represents a value, for a column outside."""
     made = _one(
         draw, "max(y.w)", "count(*)", "coalesce(sum(y.w), 0)", "count(y.w) + 1", "min(y.w) - max(y.rk)", "count(DISTINCT y.w)",
@@ -154,7 +157,7 @@ def _value(draw: Any, outside: str) -> str:
     return f"(SELECT {made} FROM rights y{condition})"
 
 
-def _groups(draw: Any, source: str, condition: str, sides: str) -> str:
+def _groups(draw: Draw, source: str, condition: str, sides: str) -> str:
     key, other, value = scalar(draw, sides), scalar(draw, sides), scalar(draw, sides)
     other = f"({other}) + 1" if key == other else other
     having = _one(draw, "", "count(*) > 1", "n > 1", f"sum({value}) > (SELECT min(w) FROM rights)")
@@ -185,13 +188,13 @@ def _groups(draw: Any, source: str, condition: str, sides: str) -> str:
     )
 
 
-def _plain(draw: Any, source: str, condition: str, sides: str) -> str:
+def _plain(draw: Draw, source: str, condition: str, sides: str) -> str:
     third = _one(draw, "", ", a + 1 AS c", lambda: f", {_value(draw, _outside(draw, sides))} AS c")
     first = f"SELECT {_one(draw, '', 'DISTINCT ')}{scalar(draw, sides)} AS a"
     return f"{first}, {scalar(draw, sides)} AS b{third} FROM {source}{condition}"
 
 
-def _of_using(draw: Any) -> str:
+def _of_using(draw: Draw) -> str:
     how = _one(draw, "JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN")
     third = _one(draw, "", f" {how} (SELECT w AS k, rid AS d FROM rights) z USING (k)")
     items = f"(SELECT id, k, v FROM lefts) x {how} (SELECT rk AS k, w, rid FROM rights) y USING (k){third}"
@@ -204,7 +207,7 @@ def _of_using(draw: Any) -> str:
     )
 
 
-def _set_of(draw: Any) -> str:
+def _set_of(draw: Draw) -> str:
     word = _one(draw, "UNION ALL", "UNION ALL", "UNION", "EXCEPT", "INTERSECT")
     number = scalar(draw, "r")
     other = _one(draw, number, f"CAST({number} AS BIGINT)", "NULL", f"{number} + 0.5")
@@ -214,6 +217,11 @@ def _set_of(draw: Any) -> str:
 
 @st.composite
 def queries(draw: Any) -> str:
+    """Return the text of a query."""
+    return drawn_query(lambda below: draw(st.integers(0, below - 1)))
+
+
+def drawn_query(draw: Draw) -> str:
     """Return the text of a query."""
     kind = _one(draw, "one", "join", "join", "join", "subquery", "subquery", "union", "comma", "using")
     where, sides = "", "l"
@@ -229,10 +237,10 @@ def queries(draw: Any) -> str:
             where += " AND z.id = r.w" if between else ""
         if kind == "subquery":
             where = _with_subquery(draw, sides)
-        if draw(st.booleans()):
+        if draw(2):
             where = " AND ".join(filter(None, [predicate(draw, sides), where]))
         condition = f" WHERE {where}" if where else ""
-        text = (_groups if draw(st.booleans()) else _plain)(draw, source, condition, sides)
+        text = (_groups if draw(2) else _plain)(draw, source, condition, sides)
     return _one(
         draw,
         *[text] * 5,

@@ -23,7 +23,7 @@ from zset_join.zset import ZSet
 LEFT = {"id": pa.int64(), "k": pa.string(), "t": pa.int64(), "w": pa.int64()}
 RIGHT = {"k": pa.string(), "v": pa.int64(), "at": pa.int64(), "w": pa.int64()}
 CASES = {"push": 3, "scout": 60, "nightly": 500}
-KINDS = ("dedup", "as_of", "once", "on_watermark", "eager")
+KINDS = ("dedup", "as_of", "once", "on_watermark", "eager", "upserted")
 
 
 class Drawn:
@@ -33,13 +33,21 @@ class Drawn:
         draw = self.draw = random.Random(f"{kind}{seed}{is_behind}")
         self.kind, self.has_ties, self.is_behind = kind, has_ties, is_behind
         self.left_changes = kind in ("dedup", "as_of", "eager", "ending")
-        self.late = draw.choice([None, "join"] if kind == "eager" else [None, "drop", "join"])
+        self.late = draw.choice([None, "join"] if kind in ("eager", "upserted") else [None, "drop", "join"])
         self.live: dict[str, list[tuple[Any, ...]]] = {"l": [], "r": []}
         self.number, self.top = 0, 0
         left = changes("l", LEFT, weight_column="w", watermark=None if is_behind else ("t", 1))
         right = changes("r", RIGHT, weight_column="w", watermark=None if is_behind else ("at", 1))
         if not self.left_changes:
             left = appends("l", {name: kind for name, kind in LEFT.items() if name != "w"}, watermark=("t", 1))
+        if kind == "upserted":
+            order = draw.choice([None, "s"])
+            schema = {**LEFT, "s": pa.int64()}
+            left = changes(
+                "l", schema, keys="id", apply_as_deletes=expressions.col("w") < 0, sequence_by=order, watermark=("t", 1)
+            )
+        if draw.random() < 0.3:  # rows that do not reach the join move its watermark
+            left, right = left.where(expressions.col("id") < 4), right.where(expressions.col("v") < 4)
         self.view = self._view(left, right)
 
     def _view(self, left: View, right: View) -> View:
@@ -58,9 +66,12 @@ class Drawn:
                 right, on="k", left_time="t", right_time="at", op=op, how=how, tolerance=tolerance, condition=condition
             )
         versions = right.dedup(keys="k", order_by="at", keep="last")
-        keep_for = draw.choice([0, 3, None]) if self.kind == "eager" else 0
-        self.late = self.late or ("side_output" if keep_for is not None and self.kind == "eager" else None)
-        return left.temporal_join(versions, on="k", as_of="t", how=how, emit=self.kind, late=self.late, keep_probe_for=keep_for)
+        changes_left = self.kind in ("eager", "upserted")
+        keep_for, emit = draw.choice([0, 3, None]) if changes_left else 0, self.kind if self.kind != "upserted" else "eager"
+        self.late = self.late or ("side_output" if keep_for is not None and changes_left else None)
+        if self.kind == "upserted":
+            left = left.select("id", "k", "t")
+        return left.temporal_join(versions, on="k", as_of="t", how=how, emit=emit, late=self.late, keep_probe_for=keep_for)
 
     def _time(self) -> int:
         if not self.has_ties:
@@ -81,6 +92,11 @@ class Drawn:
             left = Counter(pool) - Counter(gone)
             self.live[name] = list(left.elements())
             made += [(row, -1) for row in gone]
+        if name == "l" and self.kind == "upserted":
+            return [
+                {"id": row[0], "k": row[1], "t": row[2], "w": draw.choice([1, 1, 1, -1]), "s": draw.randint(0, 4)}
+                for row, _ in made
+            ]
         if name == "l":
             rows = [{"id": row[0], "k": row[1], "t": row[2], "w": weight} for row, weight in made]
             return rows if self.left_changes else [{key: row[key] for key in ("id", "k", "t")} for row in rows]
@@ -145,6 +161,16 @@ def test_a_right_view_is_called_right_once_an_idle_timeout_has_moved_a_watermark
     early, late = pa.array([10, 30], pa.int32() if pa.types.is_date(kind) else pa.int64()).cast(kind).to_pylist()
     pipeline.step({"r": [{"id": 1, "at": early}]}, processing_time=1_000_000_000)
     pipeline.step({"l": [{"id": 1, "t": late}]}, processing_time=1_012_000_000)
+
+    assert len(pipeline.view()) == 1
+    assert pipeline.verify().equal
+
+
+def test_a_right_view_is_called_right_where_a_filtered_row_has_moved_the_watermark() -> None:
+    left = appends("l", {"id": pa.int64(), "t": pa.int64()}, watermark=("t", 10)).where(expressions.col("id") < 5)
+    right = versioned("r", {"id": pa.int64(), "at": pa.int64()}, keys="id", version_by="at", delay=10)
+    pipeline = Pipeline(left.temporal_join(right, on="id", as_of="t"), keep_inputs=True)
+    pipeline.step({"l": [{"id": 1, "t": 5}, {"id": 9, "t": 100}], "r": [{"id": 1, "at": 1}, {"id": 2, "at": 100}]})
 
     assert len(pipeline.view()) == 1
     assert pipeline.verify().equal

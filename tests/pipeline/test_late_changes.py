@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from zset_join.console.epochs import summary_of_record
-from zset_join.core.errors import BadInputError
+from zset_join.core.errors import BadInputError, SqlError
 from zset_join.pipeline import Pipeline, StateTtl, appends, changes, versioned
 from zset_join.sql import connect
 from zset_join.stages.stage import StageOptions
@@ -154,14 +154,16 @@ def test_late_rows_are_those_of_the_epoch_and_their_total_is_called_so(tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("keep", "outcome", "rows"),
+    ("keep", "late", "outcome", "rows"),
     [
-        (None, nullcontext(), [(2, 3)]),
-        ("100 days", nullcontext(), [(2, 3)]),
-        ("1 day", pytest.raises(BadInputError, match="LATE_CORRECTION"), [(1, 2), (2, 3)]),
+        (None, None, nullcontext(), [(2, 3)]),
+        ("100 days", None, nullcontext(), [(2, 3)]),
+        ("1 day", None, pytest.raises(BadInputError, match="LATE_CORRECTION"), [(1, 2), (2, 3)]),
+        ("1 day", "side_output", pytest.warns(UserWarning, match="not applied: 1 of"), [(1, 2), (2, 3)]),
+        ("1 day", "drop", pytest.warns(UserWarning, match="not applied: 1 of"), [(1, 2), (2, 3)]),
     ],
 )
-def test_sql_keeps_orders_that_change_unless_a_setting_bounds_them(keep, outcome, rows):
+def test_sql_keeps_orders_that_change_unless_a_setting_bounds_them(keep, late, outcome, rows):
     session = connect(dialect="flink", keep_inputs=True)
     session.sql("""
         CREATE TABLE orders (id INT PRIMARY KEY NOT ENFORCED, c STRING, t TIMESTAMP(3), WATERMARK FOR t AS t - INTERVAL '1' DAY);
@@ -172,6 +174,8 @@ def test_sql_keeps_orders_that_change_unless_a_setting_bounds_them(keep, outcome
     """)
     if keep is not None:
         session.sql(f"SET 'keep_probe_for' = '{keep}'")
+    if late is not None:
+        session.sql(f"SET 'late' = '{late}'")
     query = "SELECT o.id, r.rate FROM orders AS o JOIN newest FOR SYSTEM_TIME AS OF o.t AS r ON o.c = r.c"
     running = session.sql(query).start()
     session.sql("INSERT INTO rates VALUES ('EUR', 2, TIMESTAMP '2025-01-01 00:00:00')")
@@ -184,6 +188,38 @@ def test_sql_keeps_orders_that_change_unless_a_setting_bounds_them(keep, outcome
 
     assert sorted(tuple(row.values()) for row in running.table().to_pylist()) == rows
     assert running.verify().equal
+
+
+def test_a_setting_of_a_view_routes_late_rows_in_a_directory_as_the_word_does(tmp_path):
+    tables = """
+        CREATE TABLE orders (id INT, c STRING, t TIMESTAMP(3), WATERMARK FOR t AS t - INTERVAL '1' DAY);
+        CREATE TABLE rates (c STRING, rate INT, since TIMESTAMP(3), WATERMARK FOR since AS since - INTERVAL '1' DAY);
+        CREATE VIEW newest AS SELECT c, rate, since FROM
+            (SELECT *, ROW_NUMBER() OVER (PARTITION BY c ORDER BY since DESC) AS n FROM rates) AS numbered WHERE n = 1;
+    """
+    query = "SELECT o.id, r.rate FROM orders AS o JOIN newest FOR SYSTEM_TIME AS OF o.t AS r ON o.c = r.c"
+    views = [
+        f"CREATE MATERIALIZED VIEW v{late} AS {query} SETTINGS late = '{late}'" for late in ("join", "drop", "side_output")
+    ]
+    with connect(dialect="flink", directory=tmp_path) as session:
+        session.sql(tables + ";".join(views))
+        session.sql(
+            "INSERT INTO rates VALUES ('EUR', 2, TIMESTAMP '2025-01-01 00:00:00'), ('x', 1, TIMESTAMP '2025-03-01 00:00:00')"
+        )
+        session.sql("INSERT INTO orders VALUES (1, 'EUR', TIMESTAMP '2025-03-01 00:00:00')")
+    with connect(dialect="flink", directory=tmp_path) as session:
+        session.sql("INSERT INTO orders VALUES (2, 'EUR', TIMESTAMP '2025-01-02 00:00:00')")
+
+        assert {name: rows.column("id").to_pylist() for name, rows in session.views().items()} == {
+            "vjoin": [2],
+            "vdrop": [],
+            "vside_output": [],
+        }
+        assert [
+            (line["code"], json.loads(line["row"])["id"]) for line in session.running[0].whole.dead_letters.to_pylist()
+        ] == [("LATE_ROW", 2)]
+        with pytest.raises(SqlError, match="OPTION_VALUE"):
+            session.sql("SET late = 'ignore'")
 
 
 @pytest.mark.parametrize(

@@ -181,6 +181,17 @@ def test_a_preview_lists_what_would_differ_and_changes_nothing(where: Path | Non
         assert _shown(session)["by_city"] == [("oslo", 15), ("rome", 7)]
 
 
+def test_a_preview_of_a_view_of_first_rows_lists_what_the_change_does(where: Path | None) -> None:
+    first = "SELECT who, id FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY who ORDER BY total) AS n FROM orders) o WHERE n = 1"
+    with connect(directory=where) as session:
+        session.sql(_TABLES + "CREATE MATERIALIZED VIEW firsts AS SELECT who, max(id) AS id FROM orders GROUP BY who")
+
+        previewed = str(session.sql(f"EXPLAIN ALTER MATERIALIZED VIEW firsts AS {first}"))
+
+        assert previewed.splitlines()[1:] == str(session.sql(f"ALTER MATERIALIZED VIEW firsts AS {first}")).splitlines()[1:]
+        assert _shown(session)["firsts"] == [("ada", 1), ("bob", 2)]
+
+
 def test_a_view_that_writes_into_a_table_changes_what_readers_of_the_table_hold(where: Path | None) -> None:
     with connect(directory=where) as session:
         session.sql(_TABLES)

@@ -280,6 +280,24 @@ def test_files_of_records_are_the_changes_of_their_table_inside_spark_too(spark:
     assert shown == sorted((form, 1, "c", line) for form, line in lines.items())
 
 
+def test_a_file_that_lacks_a_column_is_refused_by_its_address_and_through_a_view_too(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    place = tmp_path / "in files"
+    place.mkdir()
+    pq.write_table(pa.table({"id": [1]}), place / "1.parquet")
+    with connect(engine="spark", spark=spark, dialect="flink") as session:
+        session.sql(
+            f"CREATE TABLE t (id BIGINT, x STRING) WITH ('connector'='filesystem', 'path'='file://{place}', 'format'='parquet')"
+        )
+        written = session.sql("SELECT x, count(*) AS n FROM t GROUP BY x").view.writeStream
+        written = written.option("checkpointLocation", str(tmp_path / "cp")).option("execution", "driver")
+        query = written.to("parquet", path=str(tmp_path / "out")).start()
+
+        with pytest.raises(Exception, match=r'1\.parquet has no column "x"'):
+            query.processAllAvailable()
+
+
 def test_a_file_that_spark_would_read_without_a_column_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     pq.write_table(pa.table({"id": [1], "X": ["a"]}), tmp_path / "1.parquet")
     with connect(engine="spark", spark=spark, dialect="flink") as session:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
+from zset_join.changelog.formats import IMAGE
 from zset_join.core.key_types import storage_type
 from zset_join.core.relation import Relation
 from zset_join.core.shown_values import shown_buckets
@@ -20,13 +21,13 @@ from zset_join.operators.first_upserts import LoadedLatest
 from zset_join.operators.partial_upserts import PartialUpserts
 from zset_join.operators.upsert_table import Latest
 from zset_join.shapes.latest import latest_rows, without_control
-from zset_join.stages.batch.tables import BatchScope, BatchTable, register_batch_query
+from zset_join.stages.batch.tables import BatchScope, BatchTable, newest_first, register_batch_query
 from zset_join.stages.request import InputRows, NamedColumnsRequest
 from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, register_stage
 from zset_join.stages.written import read_relation, write_relation
 from zset_join.zset.protocol import DurableOperator
 
-__all__ = ["LatestRequest", "LatestStage"]
+__all__ = ["LatestRequest", "LatestStage", "latest_changes"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,6 +130,28 @@ def latest_sql(stage: LatestStage, inputs: Sequence[BatchTable], scope: BatchSco
     (table,) = inputs
     shown = [f"{table.column(name)} AS c{at}" for at, name in enumerate(stage.output.schema.names)]
     return f"SELECT {', '.join(shown)} FROM {table.name}"
+
+
+def latest_changes(stage: LatestStage, table: BatchTable) -> str:
+    """Return the changes of the rows that are the latest, as a history: per epoch the old row of a key and the new one."""
+    relation, every = table.relation, [*table.columns, "w"]
+    keys = [table.column(name) for name in relation.primary_key]
+    order = [table.column(name) for name in relation.sequence_by if name != IMAGE]
+    known = " AND ".join(f"{one} IS NOT NULL" for one in (*keys, *order))
+    key, same_key = ", ".join(keys), " AND ".join(f"r.{one} = x.{one}" for one in keys)
+    places = f"row_number() OVER (PARTITION BY {key} ORDER BY {', '.join(newest_first(relation))}) AS place"
+    ranked = f"SELECT *, {places} FROM {table.history} WHERE {known}"
+    ends = f"SELECT {key}, e, min(min(place)) OVER (PARTITION BY {key} ORDER BY e) AS place FROM ({ranked}) GROUP BY {key}, e"
+    newest = f"SELECT x.e, r.n, {', '.join(f'r.{one}' for one in every)} FROM ({ends}) x JOIN ({ranked}) r"
+    before = ", ".join(f"lag({one}) OVER (PARTITION BY {key} ORDER BY e) AS old_{one}" for one in every)
+    shown = [table.column(name) for name in stage.output.schema.names]
+    same = " AND ".join(["w > 0", "old_w > 0", *(f"{one} IS NOT DISTINCT FROM old_{one}" for one in shown)])
+    steps = f"(SELECT *, {before} FROM ({newest} ON {same_key} AND r.place = x.place)) WHERE NOT coalesce({same}, false)"
+    sides = []
+    for old, weight in (("old_", -1), ("", 1)):
+        columns = ", ".join(f"{old}{one} AS c{at}" for at, one in enumerate(shown))
+        sides.append(f"SELECT {columns}, {weight} AS w, e, n FROM {steps} AND {old}w > 0")
+    return "\nUNION ALL\n".join(sides)
 
 
 def _read(written: Mapping[str, Any]) -> LatestStage:

@@ -100,8 +100,7 @@ class PipelineQuestions:
             BatchTimes(watermark_us=watermarks[number], processing_time_us=self._processing_time_us)
             for number in self.plan.stages_of(plan.name)
         ]
-        past = self._watermarks.over(self.plan, history) if self._watermarks.idle_timeout_us else ()
-        marks = marks_by_stage(past, self.plan, plan.name)
+        marks = marks_by_stage(self._watermarks, history, self.plan, plan.name)
         return lambda: verify(plan, history, contents, times, marks, epoch=epoch, most_differences=most_differences)
 
     def explain_row(self, row: Mapping[str, Any], *, view: str | None = None, most_changes: int = 100) -> RowHistory:

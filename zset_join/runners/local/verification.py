@@ -15,7 +15,7 @@ are computed as if all were of one run: a silence that a restart ended counts on
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,7 +31,7 @@ from zset_join.core.relation import Relation
 from zset_join.core.shown_values import counted, shown_rows
 from zset_join.plan.query_plan import PlanSource, QueryPlan
 from zset_join.runners.local.history import InputHistory
-from zset_join.runners.local.watermarks import KnownTimes
+from zset_join.runners.local.watermarks import KnownTimes, Watermarks
 from zset_join.stages.temporal_join import TemporalJoinStage
 from zset_join.tools.batch import DUCKDB, EPOCHS, BatchTimes, batch_parts, marks_name, one_statement, source_name
 from zset_join.zset import ZSet
@@ -142,17 +142,27 @@ def verify(
         )
 
 
-def marks_by_stage(past: Iterable[tuple[int, KnownTimes, KnownTimes]], plan: QueryPlan, view: str) -> dict[int, pa.Table]:
-    """Return the watermarks of the temporal joins of a view before and after each epoch, by number in the plan of the view."""
-    epochs, tables = list(past), {}
+def marks_by_stage(watermarks: Watermarks, history: InputHistory, plan: QueryPlan, view: str) -> dict[int, pa.Table]:
+    """Return the watermarks of temporal joins of a view before and after each epoch, by number in the plan of the view.
+
+    Those are left out that follow from the rows of the join: no filtered row, replaced row or silence has moved them.
+    """
+    tables: dict[int, pa.Table] = {}
+    epochs: list[tuple[int, KnownTimes, KnownTimes]] | None = None
     for at, number in enumerate(plan.stages_of(view)):
-        stage = plan.nodes[number].stage
-        if epochs and isinstance(stage, TemporalJoinStage):
-            kind = stage.shape.times.kind
-            shown = pa.int64() if pt.is_integer(kind) else pa.timestamp("us", kind.tz if pt.is_timestamp(kind) else None)
-            lines = [(epoch, before.stages[number], after.stages[number]) for epoch, before, after in epochs]
-            columns = [pa.array(column, pa.int64()) for column in zip(*lines, strict=True)]
-            tables[at] = pa.table([columns[0], *(one.cast(shown) for one in columns[1:])], names=["e", "before", "mark"])
+        node = plan.nodes[number]
+        is_plain = not any(feed.steps or isinstance(feed.origin, int) for feeds in node.feeds for feed in feeds)
+        follows = is_plain and not watermarks.idle_timeout_us and node.stage.max_watermark_jump is None
+        if not isinstance(node.stage, TemporalJoinStage) or follows:
+            continue
+        epochs = epochs or list(watermarks.over(plan, history))
+        if not epochs:
+            break
+        kind = node.stage.shape.times.kind
+        shown = pa.int64() if pt.is_integer(kind) else pa.timestamp("us", kind.tz if pt.is_timestamp(kind) else None)
+        lines = [(epoch, before.stages[number], after.stages[number]) for epoch, before, after in epochs]
+        columns = [pa.array(column, pa.int64()) for column in zip(*lines, strict=True)]
+        tables[at] = pa.table([columns[0], *(one.cast(shown) for one in columns[1:])], names=["e", "before", "mark"])
     return tables
 
 

@@ -130,12 +130,14 @@ def temporal_join(
             raise _no_time(planner, time, item)
         _check_plain(planner, item, parts, node)
         view, names = _named_keys(view, parts.keys)
+        late: Any = planner.query.settings.get("late")
         return view.temporal_join(
             right,
             on=names,
             how=step.how,
             as_of=column.name,
             emit=planner.emit(),
+            late=late,
             keep_probe_for=_kept_for(planner, view.schema.field(column.name).type),
             condition=parts.condition,
             is_change_time=_is_change_time(item),

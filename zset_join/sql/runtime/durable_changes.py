@@ -35,7 +35,7 @@ class DurableChanges(DurablePlan):
                 refuse_other_columns(running, query)
         with self._replaced(change) as keep:
             if is_preview:
-                diff: PlanDiff | None = self.pipeline.diff(self._wanted())
+                diff: PlanDiff | None = self.pipeline.diff(self._wanted(), as_now=True)
             else:
                 self._check_claims(change.queries)
                 named = next((one for one in change.queries if one.name == change.name), next(iter(change.queries), None))
@@ -107,7 +107,7 @@ class DurableChanges(DurablePlan):
         claims = {one: self._claims_beside(one) for one in writers}
         if not any(claims.values()):
             return
-        diff = self.pipeline.diff(self._wanted())
+        diff = self.pipeline.diff(self._wanted(), as_now=True)
         by_table: dict[str, list[Running]] = {}
         for running in writers:
             if claims[running] is not None and running.writes is not None and diff.views[running.name].status == "changed":

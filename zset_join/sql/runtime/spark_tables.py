@@ -144,7 +144,8 @@ class SparkTables:
                 return self._of_records(table, relation, file_records(self._spark, path), given, orders_by_offset=False)
             more = csv_options(table) if read_as == "csv" else None
             words = NAME_WORDS if table.is_ordered_by_file else 0
-            rows = file_rows(self._spark, path, read_as, given, options=more, name_words=words)
+            optional = {name for name in (*table.added, table.delta_column) if name is not None}
+            rows = file_rows(self._spark, path, read_as, given, options=more, name_words=words, optional=optional)
         else:
             form = form_of(table.options)
             topic, start = table.options["topic"], start_of(table, ("earliest", "latest"))

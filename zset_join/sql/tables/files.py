@@ -150,7 +150,7 @@ def check_names(table: Table, file: Path | str, names: Sequence[str]) -> None:
 
 
 def check_files(table: Table, checked: set[str]) -> None:
-    """Refuse a file of CSV or Parquet on this machine that lacks a column, which Spark would read as NULL."""
+    """Refuse a file of CSV or Parquet on this machine that lacks a column, before Spark reads it."""
     form, path = table.options.get("format", "json"), table.options.get("path", "")
     if table.options.get("connector") != "filesystem" or form not in ("csv", "parquet") or not path.startswith(("/", "file:")):
         return

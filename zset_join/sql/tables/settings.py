@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, get_args
 
 import pyarrow as pa
 import pyarrow.types as pt
@@ -18,6 +18,7 @@ import pyarrow.types as pt
 from zset_join.core.errors import OptionError, PlanError, SqlError
 from zset_join.core.options import DEFAULT_JOIN_MAX_BUFFERED_BYTES, BufferLimit, HotBudget, QueryOptions, parse_seconds
 from zset_join.lookup.options import Lookup
+from zset_join.shapes.version_join import Late
 from zset_join.sql_expressions.positions import Position, near
 from zset_join.stages.expiring import StateTtl
 from zset_join.stages.stage import StageOptions
@@ -45,7 +46,7 @@ __all__ = [
 SETTINGS = (
     "cold_store", "default_hash_join", "default_hash_table", "driver_memory", "driver_threads",
     "execution", "idle_timeout", "join_buffer_policy", "join_max_buffered_bytes", "keep_probe_for", "keep_state",
-    "max_delta_bytes",
+    "late", "max_delta_bytes",
     "max_hot_bytes", "max_hot_keys", "max_waiting_batches", "max_watermark_jump",
     "on_bad_input", "snapshot_after_bytes",
     "state_ttl", "state_ttl_by", "state_ttl_on_expire", "state_ttl_refreshed_by", "table.exec.async-lookup.buffer-capacity",
@@ -59,6 +60,7 @@ _WAITING_BATCHES = 16
 _CHOICES = {
     "execution": ("auto", "driver", "executors"),
     "keep_state": ("all", "needed"),
+    "late": get_args(Late),
     "on_bad_input": ("error", "quarantine"),
     "temporal_join_emit": ("eager", "on_watermark", "once"),
 }
@@ -83,7 +85,7 @@ def is_ignored(name: str) -> bool:
 def unplanned(name: str) -> bool:
     """Return whether a setting has no effect in the plan of a query: a view that others read does not pass it on."""
     planned = ("max_watermark_jump", "state_ttl", "table.exec.async-lookup.", "table.exec.state.ttl", "temporal_join_emit")
-    return not name.startswith((*planned, "keep_probe_for"))
+    return not name.startswith((*planned, "keep_probe_for")) and name != "late"
 
 
 def is_misspelt(name: str) -> bool:

@@ -40,6 +40,7 @@ from zset_join.stages.batch.tables import (
     tied_query,
 )
 from zset_join.stages.current_versions import CurrentVersionsStage
+from zset_join.stages.latest import LatestStage, latest_changes
 
 __all__ = [
     "EPOCHS",
@@ -161,6 +162,7 @@ class _Writer:
         self._prefix = prefix
         self._forms = forms
         self._versions: dict[int, tuple[CurrentVersionsStage, BatchTable]] = {}
+        self._latest: dict[int | str, tuple[LatestStage, BatchTable]] = {}
         self._numbers = {source.name: number for number, source in enumerate(plan.sources)}
 
     def add(self, name: str, query: str, *, is_read_often: bool = True, step: tuple[Feed, int] | None = None) -> str:
@@ -180,18 +182,21 @@ class _Writer:
         """Add a stage, and return its inputs."""
         node = self._plan.nodes[number]
         inputs = [
-            self.input(f"in_{number}_{place}", feeds, one.relation)
+            self.input(f"in_{number}_{place}", feeds, one.relation, is_left=node.stage.kind == "temporal_join" and not place)
             for place, (feeds, one) in enumerate(zip(node.feeds, node.stage.inputs, strict=True))
         ]
         if isinstance(node.stage, CurrentVersionsStage):
             self._versions[number] = node.stage, inputs[0]
+        if isinstance(node.stage, LatestStage) and inputs[0].history is not None and node.stage.control is None:
+            self._latest[number] = node.stage, inputs[0]
         self.add(f"stage_{number}", batch_query(node.stage, inputs, scope))
         return inputs
 
-    def input(self, name: str, feeds: Sequence[Feed], relation: Relation) -> BatchTable:
-        """Add the rows of an input, and the changes they come from where these are known."""
+    def input(self, name: str, feeds: Sequence[Feed], relation: Relation, *, is_left: bool = False) -> BatchTable:
+        """Add the rows of an input, and the changes they come from where these are given."""
+        # Latest rows of one epoch have no order among them: their changes are for the left side of a temporal join (`is_left`).
         table = self._united(name, feeds, is_history=False)
-        if not all(map(self._is_known, feeds)):
+        if not all(self._is_known(one) or (is_left and one.origin in self._latest) for one in feeds):
             origin = feeds[0].origin if len(feeds) == 1 and not feeds[0].steps else None
             versions = self._versions.get(origin) if isinstance(origin, int) else None
             return BatchTable(name=table, relation=relation, versions=versions)
@@ -242,6 +247,8 @@ class _Writer:
     def _fed(self, name: str, feed: Feed, *, is_history: bool) -> str:
         if isinstance(feed.origin, int):
             table = f"{self._prefix}stage_{feed.origin}"
+            if is_history:
+                table = self.add(f"{name}_latest", latest_changes(*self._latest[feed.origin]))
         else:
             table = (source_name if is_history else live_name)(self._numbers[feed.origin], self._prefix)
             if not is_history:

@@ -12,15 +12,18 @@ it was written, and of a record, Kafka's own time: times that a replay finds aga
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
+from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.streaming.readwriter import DataStreamReader
 from pyspark.sql.types import StringType, StructField, StructType
 
@@ -102,6 +105,7 @@ def file_rows(
     *,
     options: Mapping[str, str] | None = None,
     name_words: int = 0,  # of eight bytes of its name, which order the rows of a key by their file; 0: they are not
+    optional: Collection[str] = (),  # columns that files of Parquet may lack
 ) -> DataFrame:
     """Return the rows of files, a file an epoch, with the time each was written."""
     # Spark reads a large file in several parts at once, and keeps the order of rows within a part. So rows that are ordered
@@ -113,8 +117,10 @@ def file_rows(
     about = [F.col("_metadata.file_modification_time").alias(_TIME), *order]
     where = F.expr("concat('file ', _metadata.file_name)").alias(_PLACE)
     if form == "parquet":
-        rows = reader.schema(spark_schema(given)).format(form).load(path).select(*map(column_named, given.names), *about, where)
-        return _with_values(rows.withColumn(UNREAD, F.lit(None).cast("string")), given).drop(_PLACE)
+        lacking = _lacking(tuple(name for name in given.names if name not in optional))
+        lacks = lacking(F.col("_metadata.file_path")).alias(UNREAD)
+        rows = reader.schema(spark_schema(given)).format(form).load(path)
+        return _with_values(rows.select(*map(column_named, given.names), *about, where, lacks), given).drop(_PLACE)
     if form == "json":
         line = F.expr(f"regexp_replace(value, {literal(_BYTE_ORDER_MARK)}, '')").alias("value")
         texts = reader.option("lineSep", "\n").text(path).select(line, *about, where)
@@ -153,6 +159,29 @@ def _reader_of(session: SparkSession, path: str) -> tuple[DataStreamReader, str]
     if "://" not in path and place.is_file():
         return reader.option("pathGlobFilter", place.name), os.fspath(place.parent)
     return reader, path
+
+
+def _lacking(required: tuple[str, ...]) -> Callable[[Column], Column]:
+    """Return a function from the path of a Parquet file to the reason why its rows are unread, or NULL."""
+    # Spark reads a column that a file lacks as NULL.
+
+    def reasons(paths: pa.Array) -> pa.Array:
+        found = {path: _why_unread(path, required) for path in paths.unique().to_pylist()}
+        return pa.array([found[path] for path in paths.to_pylist()], pa.string())
+
+    made: Any = arrow_udf  # its overloads leave out the kind of function that the hints of `reasons` name
+    lacking: Callable[[Column], Column] = made(reasons, "string")
+    return lacking
+
+
+@lru_cache(maxsize=64)
+def _why_unread(path: str, required: tuple[str, ...]) -> str | None:
+    try:
+        names = pq.read_schema(path.replace("s3a://", "s3://", 1)).names
+    except (pa.ArrowException, OSError):  # Spark reads it by a file system that Arrow has not
+        return None
+    lacking = next((name for name in required if name not in names), None)
+    return None if lacking is None else f'NO_FILE:file {path} has no column "{lacking}"'
 
 
 def _with_values(rows: DataFrame, given: pa.Schema) -> DataFrame:

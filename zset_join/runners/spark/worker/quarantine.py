@@ -48,6 +48,7 @@ _REASONS = {
         "names it: {}"
     ),
     "UNDECODABLE_VALUE": "a value cannot be read as the type of its column: {}",
+    "NO_FILE": "a file has all columns of its table, under their names: {}",
     "NOT_NULL": "a column that is NOT NULL has no value: {}",
     "NULL_WEIGHT": "the weight is NULL",
     "UNDECODABLE_OP": "the operation {!r} is none of +I -U +U -D, insert, update and delete",
