@@ -44,6 +44,7 @@ def _floats(kind: Any) -> Any:
     return np.array([0.0, ends.max, ends.min, ends.smallest_subnormal, np.inf, -np.inf, np.nan], kind)
 
 
+_NESTED = pa.struct({"n": pa.list_(pa.struct({"x": pa.float64()}))})
 _DATES = _words(pa.date32(), *_ends(32))
 _DAY = 86_400_000
 EXTREMES: dict[str, pa.Array] = {
@@ -65,6 +66,12 @@ EXTREMES: dict[str, pa.Array] = {
         pa.StructArray.from_arrays([_DATES, _words(pa.timestamp("us"), *_ends(64))], ["d", "t"]),
         pa.ListArray.from_arrays(list(range(len(_DATES) + 1)), _DATES),
         pa.ListArray.from_arrays(list(range(len(_TEXTS) + 1)), _texts(pa.string())),
+        pa.array(_floats(np.float16), pa.float16()),
+        pa.array([b"abc", b"ab\0", b"\0\0\0"], pa.binary(3)),
+        pa.array([bytes(16), bytes(15) + b"\1", b"\1" + bytes(15)], pa.uuid()),
+        pa.array([[0, 0], [0, None], [None, 0]], pa.list_(pa.int64(), 2)),
+        pa.array([[], [None], [0], [0, 0], [1, 2], [2, 1]], pa.list_(pa.int64())),
+        pa.array([{"n": None}, {"n": []}, {"n": [None]}, {"n": [{"x": None}]}, {"n": [{"x": 0.0}]}], _NESTED),
     )
 }
 _FEW = {"max_hot_keys": 1}

@@ -140,6 +140,7 @@ class TimedCase:
             self.keep = None
         elif self.left_changes:  # without a policy a late change is an error
             self.late = self.late or "side_output"
+        self._nulls, self._takes_nulls = random.Random(f"nulls {seed}"), kind in ("dedup", "as_of")
         self.steps = self._steps()
 
     def __repr__(self) -> str:
@@ -211,14 +212,19 @@ class TimedCase:
         draw = self._draw
         if side == 0:
             key = self._key(["a", "b", LONG, None])
-            return draw.randint(1, 3), key, self.time(draw.randint(low, high)), draw.choice([1, 2, None])
+            return draw.randint(1, 3), key, self._time(low, high), draw.choice([1, 2, None])
         return (
-            self._key(["a", "b", LONG]),
+            None if self._takes_nulls and self._nulls.random() < 0.1 else self._key(["a", "b", LONG]),
             draw.choice(["p", LONG]),
-            self.time(draw.randint(low, high)),
+            self._time(low, high),
             draw.random() < 0.3,
             draw.randint(1, 3),
         )
+
+    def _time(self, low: int, high: int) -> Any:
+        """Return a time, or NULL now and then where a row without a time is no bad row."""
+        drawn = self.time(self._draw.randint(low, high))
+        return None if self._takes_nulls and self._nulls.random() < 0.1 else drawn
 
     def _changes(self, side: int, live: list[Any], watermark: int | None) -> tuple[list[Change], list[Any]]:
         draw, mode = self._draw, self.left_mode if side == 0 else self.right_mode

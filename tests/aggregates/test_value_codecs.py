@@ -14,7 +14,6 @@ import pytest
 from zset_join.aggregates.value_codecs import CompositeCodec, codec_of, valid_flags
 from zset_join.core.errors import ResourceError
 from zset_join.kernels.aggregate.keys import compare_keys
-from zset_join.shapes.aggregate import is_orderable
 
 D = Decimal
 LONG = "longer than eight bytes"
@@ -83,15 +82,6 @@ def test_equal_floats_have_equal_words() -> None:
     assert (keys[0] == keys[1], keys[2] == keys[3]) == (True, True)
 
 
-def test_equal_nested_values_have_equal_words_and_come_back_in_their_canonical_form() -> None:
-    kind = pa.list_(pa.float64())
-    codec, keys, owners = keys_of(pa.array([[-0.0, 1.0], [0.0, 1.0], None, []], kind))
-    address, step = int(keys.ctypes.data), 8 * codec.words
-
-    assert compare_keys(address, 0, address + step, 0, codec.words, codec.texts) == 0, owners
-    assert codec.decode(keys[:2], None, 0).to_pylist() == [[0.0, 1.0], [0.0, 1.0]]
-
-
 def test_several_values_are_side_by_side_with_a_flag_for_null() -> None:
     codec = CompositeCodec([codec_of(pa.int64()), codec_of(pa.string())], (False, True))
     keys, owners = np.empty((3, codec.words), np.int64), []
@@ -109,11 +99,3 @@ def test_strings_beyond_an_arrow_array_are_refused() -> None:
 
     with pytest.raises(ResourceError, match="set chunk_rows to fewer rows"):
         codec.decode(keys, None, 0)
-
-
-def test_nested_values_have_no_order_that_means_anything() -> None:
-    assert (is_orderable(pa.int8()), is_orderable(pa.list_(pa.int8())), is_orderable(pa.decimal256(50, 1))) == (
-        True,
-        False,
-        False,
-    )

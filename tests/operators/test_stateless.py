@@ -43,7 +43,9 @@ def test_rows_that_become_equal_add_up() -> None:
     assert shops.feed(delete((1, "A", 9))) == [(("A",), -1)]
 
 
-@pytest.mark.parametrize(("columns", "key"), [({"number": "id", "shop": "shop"}, ("number",)), ({"shop": "shop"}, ())])
+@pytest.mark.parametrize(
+    ("columns", "key"), [({"number": "id", "shop": "shop"}, ("number",)), ({"id": "id"}, ("id",)), ({"shop": "shop"}, ())]
+)
 def test_the_key_stays_as_long_as_its_columns_do(columns: dict[str, str], key: tuple[str, ...]) -> None:
     assert Select(PRODUCTS, columns).output.primary_key == key
 

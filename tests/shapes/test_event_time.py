@@ -1,4 +1,4 @@
-"""Event times as numbers, and watermarks beside them."""
+"""Event times as numbers, and watermarks beside them; options of every operator."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import pyarrow as pa
 import pytest
 
 from zset_join import Relation
-from zset_join.core.errors import KeyTypeError
+from zset_join.core.errors import KeyTypeError, OptionError
 from zset_join.shapes.event_time import EventTime
+from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.state.time.order_words import time_words
 
 
@@ -90,3 +91,19 @@ def test_only_timestamps_dates_and_integers_have_watermarks(kind):
         EventTime([replace(relation, watermark_delay=0)], ["t"])
     with pytest.raises(KeyTypeError, match=r"TIME_TYPE.*with a watermark"):
         EventTime([relation], ["t"], has_watermark=True)
+
+
+# ---------------------------------------------------------------- options of every operator
+
+
+def test_a_policy_for_bad_input_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(OptionError, match="ignore") as refused:
+        OperatorOptions(on_bad_input="ignore")
+    assert refused.value.code == "UNKNOWN_POLICY"
+
+
+@pytest.mark.parametrize("options", [{"chunk_rows": 0}, {"part_changes": 0}, {"hash_bits": 0}, {"hash_bits": 33}])
+def test_chunks_without_rows_and_hashes_of_another_width_are_refused(options: dict[str, int]) -> None:
+    with pytest.raises(OptionError) as refused:
+        OperatorOptions(**options)  # type: ignore[arg-type]
+    assert refused.value.code == "OPTION_RANGE"

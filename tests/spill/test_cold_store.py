@@ -14,63 +14,6 @@ from spill.cold_store import ColdStore, cold_rows
 from zset_join.core.errors import OptionError, ResourceError, StateError
 
 
-def test_a_fetch_returns_all_rows_of_the_codes_and_no_others(store: ColdStore) -> None:
-    store.put(as_rows([(7, 0, b"a"), (8, 0, b"b"), (7, 1, b"c"), (9, 0, b"d")]))
-
-    assert as_bag([store.fetch(as_codes([9, 7]))]) == Counter([(7, 0, b"a"), (7, 1, b"c"), (9, 0, b"d")])
-
-
-def test_a_fetch_by_pairs_returns_single_rows_of_a_code(store: ColdStore) -> None:
-    store.put(as_rows([(7, 0, b"a"), (7, 1, b"c"), (8, 1, b"d")]))
-
-    assert as_bag([store.fetch(as_codes([7, 8]), as_codes([1, 0]))]) == Counter([(7, 1, b"c")])
-
-
-def test_a_fetch_changes_nothing(store: ColdStore) -> None:
-    store.put(as_rows([(7, 0, b"a"), (8, 0, b"b")]))
-
-    first, second = (as_bag([store.fetch(as_codes([7]))]) for _ in range(2))
-
-    assert first == second == Counter([(7, 0, b"a")])
-
-
-def test_codes_that_are_not_there_have_no_rows(store: ColdStore) -> None:
-    store.put(as_rows([(7, 0, b"a")]))
-
-    assert len(store.fetch(as_codes([6, 8, -(2**63)]))) == 0
-
-
-def test_a_code_that_is_requested_twice_is_answered_once(store: ColdStore) -> None:
-    store.put(as_rows([(7, 0, b"a")]))
-
-    assert len(store.fetch(as_codes([7, 7, 7]))) == 1
-
-
-def test_equal_rows_are_all_kept(store: ColdStore) -> None:
-    store.put(as_rows([(7, 0, b"a"), (7, 0, b"a")]))
-    store.put(as_rows([(7, 0, b"a")]))
-
-    assert as_bag([store.fetch(as_codes([7]))]) == Counter({(7, 0, b"a"): 3})
-
-
-def test_one_of_several_equal_rows_is_removed_alone(store: ColdStore) -> None:
-    store.put(as_rows([(7, 0, b"a"), (7, 0, b"a")]))
-
-    store.remove(store.fetch(as_codes([7])).places[:1])
-
-    assert as_bag([store.fetch(as_codes([7]))]) == Counter([(7, 0, b"a")])
-
-
-def test_places_hold_while_more_rows_are_put(store: ColdStore) -> None:
-    store.put(as_rows([(7, 0, b"a"), (8, 0, b"b")]))
-    found = store.fetch(as_codes([7]))
-
-    store.put(as_rows([(7, 0, b"later")]))
-    store.remove(found.places)
-
-    assert as_bag(store.scan()) == Counter([(7, 0, b"later"), (8, 0, b"b")])
-
-
 def test_a_row_is_removed_once(store: ColdStore) -> None:
     store.put(as_rows([(7, 0, b"a")]))
     places = store.fetch(as_codes([7])).places
@@ -93,15 +36,6 @@ def test_a_removal_with_one_bad_place_removes_nothing(store: ColdStore) -> None:
     assert store.row_count() == 1
 
 
-def test_a_removed_row_is_restored_where_it_was(store: ColdStore) -> None:
-    store.put(as_rows([(7, 0, b"a"), (8, 0, b"b")]))
-    found = store.fetch(as_codes([7]))
-    store.remove(found.places)
-
-    assert store.restore(found.places).tolist() == [True]
-    assert as_bag(store.scan()) == Counter([(7, 0, b"a"), (8, 0, b"b")])
-
-
 def test_a_row_that_was_not_removed_cannot_be_restored(store: ColdStore) -> None:
     store.put(as_rows([(7, 0, b"a")]))
 
@@ -118,20 +52,6 @@ def test_rows_from_elsewhere_have_no_place_to_be_restored_to(store: ColdStore) -
     assert store.row_count() == 0
 
 
-def test_an_empty_row_is_a_row(store: ColdStore) -> None:
-    store.put(as_rows([(7, 0, b"")]))
-
-    assert as_bag([store.fetch(as_codes([7]))]) == Counter([(7, 0, b"")])
-
-
-def test_a_row_of_a_megabyte_comes_back_as_it_was(store: ColdStore) -> None:
-    row = np.random.default_rng(0).bytes(1 << 20)
-
-    store.put(as_rows([(7, 0, row), (7, 1, b"small")]))
-
-    assert as_bag([store.fetch(as_codes([7]))]) == Counter([(7, 0, row), (7, 1, b"small")])
-
-
 def test_the_rows_of_one_code_stream_in_chunks(store: ColdStore) -> None:
     rows = [(7, subcode, bytes(1000)) for subcode in range(500)]
     store.put(as_rows([*rows, (8, 0, b"other")]))
@@ -142,26 +62,10 @@ def test_the_rows_of_one_code_stream_in_chunks(store: ColdStore) -> None:
     assert max(chunk.row_bytes for chunk in chunks) <= 100_000
 
 
-def test_the_least_size_of_a_code_is_known_without_reading(store: ColdStore) -> None:
-    store.put(as_rows([(7, 0, bytes(900)), (7, 1, bytes(900)), (8, 0, b"")]))
-
-    sizes = store.bytes_of(as_codes([8, 7, 9]))
-
-    assert sizes[0] > 0
-    assert sizes[1] >= 1800
-    assert sizes[2] == 0
-
-
 def test_nothing_put_is_nothing_kept(store: ColdStore) -> None:
     store.put(as_rows([]))
 
     assert (store.row_count(), list(store.scan()), len(store.fetch(as_codes([])))) == (0, [], 0)
-
-
-def test_statistics_count_rows(store: ColdStore) -> None:
-    store.put(as_rows([(7, 0, b"a"), (8, 0, b"b")]))
-
-    assert store.statistics()["rows"] == 2
 
 
 def test_rows_may_be_a_slice_of_a_larger_array(store: ColdStore) -> None:

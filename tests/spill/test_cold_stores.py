@@ -1,4 +1,4 @@
-"""The stores of a directory on either medium."""
+"""The stores of a directory on either medium, and what a medium needs."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 
 from property_tests.cold_histories import OWNER, as_bag, as_codes, as_rows
+from spill import media
 from spill.cold_stores import ColdStores, closing_on_error
 from spill.opening import open_stores
-from zset_join.core.errors import StateError
+from zset_join.core.errors import OptionError, StateError
+from zset_join.core.options import HotBudget
 
 MEDIA = ("files", "duckdb")
 ANOTHER_PROCESS = """
@@ -175,3 +177,53 @@ def test_what_was_opened_is_closed_when_the_rest_cannot_be() -> None:
         raise StateError("no", code="COLD_STORE_DAMAGED")
 
     assert closed == ["yes"]
+
+
+# ---------------------------------------------------------------- what a medium needs
+
+
+def test_duckdb_is_refused_by_name_where_it_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(media, "find_spec", lambda _name: None)
+
+    with pytest.raises(OptionError, match=r"pip install .*\[duckdb\]") as refused:
+        HotBudget.of("hybrid", max_hot_keys=1, cold_store="duckdb")
+
+    assert refused.value.code == "MISSING_PACKAGE"
+
+
+def test_files_need_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(media, "find_spec", lambda _name: None)
+
+    assert HotBudget.of("hybrid", max_hot_keys=1, cold_store="files") == HotBudget(max_hot_keys=1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "cold_store", "reported"),
+    [("hybrid", "rocksdb", '"files" or "duckdb"'), ("memory", "duckdb", "state in memory has no budget")],
+)
+def test_a_medium_that_is_none_or_does_nothing_is_refused(kind: str, cold_store: str, reported: str) -> None:
+    limit = 1 if kind == "hybrid" else None
+
+    with pytest.raises(OptionError, match=reported):
+        HotBudget.of(kind, max_hot_keys=limit, cold_store=cold_store)
+
+
+# ---------------------------------------------------------------- what a process loads
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+def modules_after(statement: str) -> set[str]:
+    """Return what a fresh process has imported after a statement."""
+    code = f"import sys; {statement}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+@pytest.mark.parametrize("module", ["spill", "spill.file_pages", "spill.residency", "spill.row_bytes"])
+def test_cold_stores_in_files_need_no_database(module: str) -> None:
+    assert "duckdb" not in modules_after(f"import {module}")
+
+
+def test_the_store_in_duckdb_is_the_one_that_imports_it() -> None:
+    assert "duckdb" in modules_after("import spill.duckdb_pages")

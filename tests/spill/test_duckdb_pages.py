@@ -73,10 +73,6 @@ def test_an_identifier_is_one_schema_whatever_the_name(name: str) -> None:
     connection.close()
 
 
-def test_no_two_names_get_one_identifier() -> None:
-    assert len({identifier(name).lower() for name in HOSTILE_NAMES}) == len(HOSTILE_NAMES)
-
-
 def test_a_quote_in_a_name_is_doubled() -> None:
     assert (quoted('a"b'), quoted_text("a'b")) == ('"a""b"', "'a''b'")
 

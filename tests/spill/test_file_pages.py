@@ -84,16 +84,6 @@ def test_a_fetch_is_one_file_operation_per_run(directory: Path) -> None:
     store.close()
 
 
-def test_neighbouring_pages_are_read_together(directory: Path) -> None:
-    store = FileColdStore(directory, owner=OWNER)
-    size = store.statistics()["disk_bytes"] - store.resident_bytes()
-
-    store.fetch(as_codes(range(3000)))
-
-    assert store.statistics()["bytes_read"] == size
-    store.close()
-
-
 def test_a_file_that_became_shorter_while_it_was_open_is_noticed(directory: Path) -> None:
     store = FileColdStore(directory, owner=OWNER)
     os.truncate(directory / "1.pages", 100)
@@ -103,17 +93,6 @@ def test_a_file_that_became_shorter_while_it_was_open_is_noticed(directory: Path
 
     assert refused.value.code == "COLD_STORE_DAMAGED"
     assert "could not be read" in refused.value.message
-    store.close()
-
-
-def test_without_waiting_a_shorter_file_is_noticed_too(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_pages, "_READS_WITHOUT_WAITING", False)
-    store = FileColdStore(directory, owner=OWNER)
-    os.truncate(directory / "1.pages", 100)
-
-    with pytest.raises(StateError, match="damaged"):
-        store.fetch(as_codes([2999]))
-
     store.close()
 
 
@@ -330,12 +309,3 @@ def test_a_dropped_run_gives_its_bytes_back(tmp_path: Path) -> None:
     assert pages.disk_bytes() == 100
     pages.drop(4)
     assert (pages.disk_bytes(), list(tmp_path.iterdir())) == (0, [])
-
-
-def test_a_discarded_run_leaves_no_file(tmp_path: Path) -> None:
-    writer = FilePages(tmp_path).write(4)
-    writer.append(np.zeros(100, np.uint8), as_codes([100]))
-
-    writer.discard()
-
-    assert list(tmp_path.iterdir()) == []

@@ -71,19 +71,6 @@ def test_many_pairs_of_one_number_go_on_from_page_to_page(tmp_path: Path, count:
     store.close()
 
 
-def test_pairs_of_many_runs_are_found_before_and_after_they_are_merged(tmp_path: Path) -> None:
-    store = PairStore(tmp_path / "pairs", owner=OWNER)
-    for part in range(store.fanout):
-        store.put(FIRSTS[part :: store.fanout], SECONDS[part :: store.fanout])
-    before = pairs_of(store.find(FIRSTS[:5000]))
-
-    store.tidy()
-
-    assert before == pairs_of(store.find(FIRSTS[:5000])) == pairs_of((FIRSTS[:5000], SECONDS[:5000]))
-    assert sorted(path.name for path in (tmp_path / "pairs").iterdir()) == ["5.index", "5.pages", "store.json"]
-    store.close()
-
-
 def test_equal_pairs_are_one_when_runs_are_merged(tmp_path: Path) -> None:
     store = PairStore(tmp_path / "pairs", owner=OWNER)
     for part in range(store.fanout):
@@ -218,24 +205,6 @@ def test_a_store_of_rows_is_none_of_pairs(tmp_path: Path) -> None:
     FileColdStore(tmp_path / "rows", owner=OWNER).close()
 
     assert refusal(lambda: PairStore(tmp_path / "rows", owner=OWNER)) == "COLD_STORE_FOREIGN"
-
-
-def test_a_store_that_was_not_committed_is_refused(tmp_path: Path) -> None:
-    store = filled(tmp_path / "pairs")
-    store.put(as_codes([1]), as_codes([2]))
-    store.close()
-
-    assert refusal(lambda: PairStore(tmp_path / "pairs", owner=OWNER)) == "COLD_STORE_UNCLEAN"
-
-
-def test_a_closed_store_holds_no_file_open(tmp_path: Path) -> None:
-    store = filled(tmp_path / "pairs")
-    store.find(FIRSTS)
-    assert str(tmp_path / "pairs" / "1.pages") in open_below(tmp_path)
-
-    store.close()
-
-    assert open_below(tmp_path) == []
 
 
 def change(store: PairStore, work: str) -> None:

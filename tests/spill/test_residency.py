@@ -51,26 +51,6 @@ def test_victims_are_the_fewest_of_lowest_score_that_restore_the_budget(
     assert policy.victims(*arrays(entries)).tolist() == expected_victims(entries, policy)
 
 
-def test_nothing_is_spilled_while_the_budget_holds() -> None:
-    policy = ResidencyPolicy(max_hot_bytes=300, max_hot_keys=3)
-
-    assert policy.victims(np.zeros(3, np.float32), np.full(3, 100)).tolist() == []
-
-
-def test_without_limits_nothing_is_ever_spilled() -> None:
-    assert ResidencyPolicy().victims(np.zeros(1000, np.float32), np.full(1000, 1 << 40)).tolist() == []
-
-
-def test_a_budget_of_nothing_spills_everything() -> None:
-    assert ResidencyPolicy(max_hot_bytes=0).victims(np.zeros(3, np.float32), np.ones(3, np.int64)).tolist() == [0, 1, 2]
-
-
-def test_equal_scores_go_by_position() -> None:
-    policy = ResidencyPolicy(max_hot_keys=2, slack=0.0)
-
-    assert policy.victims(np.zeros(5, np.float32), np.ones(5, np.int64)).tolist() == [0, 1, 2]
-
-
 def test_a_later_touch_is_worth_more_than_an_earlier_one() -> None:
     policy = ResidencyPolicy()
     new = np.array([NEVER])

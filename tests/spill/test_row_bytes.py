@@ -17,11 +17,7 @@ from hypothesis import strategies as st
 from property_tests.cold_histories import DuckDBShelf, FileShelf, MemoryShelf, Shelf, as_codes
 from spill.cold_store import cold_rows
 from spill.row_bytes import pack_rows, unpack_rows
-from zset_join.core.relation import Relation
 from zset_join.kernels.values.nested import encode_nested
-from zset_join.state.rows.hash_seed import HashTables
-from zset_join.state.rows.side import SideRules, SideState
-from zset_join.zset import ZSet
 from zset_join.zset.row_layout import RowLayout
 
 ODD_NAN = struct.unpack("<d", struct.pack("<Q", 0xFFF8DEADBEEF0001))[0]
@@ -103,49 +99,6 @@ def test_every_type_goes_through_every_store_bit_for_bit(tmp_path: Path, kind: s
     shelf.close(store)
 
 
-@pytest.mark.parametrize("name", sorted(COLUMNS))
-def test_the_gathered_value_is_the_value_that_came_in(name: str) -> None:
-    kind, values = COLUMNS[name]
-    rows = pa.RecordBatch.from_arrays([pa.array(values, kind)], names=[name])
-    layout = RowLayout(rows.schema)
-    refs, _owner = encoded(layout, rows)
-    variables = layout.variable_columns()
-
-    back = unpack_rows(
-        pack_rows(refs, stride=layout.stride, variables=variables.address), stride=layout.stride, variables=variables.address
-    )
-
-    after = gathered(layout, back.refs(layout.stride))[0]
-    # Text shows NaN as NaN; the test above compares the bits.
-    assert str(after.to_pylist()) == str(rows.column(0).to_pylist())
-
-
-def test_a_record_of_an_arena_is_packed_from_its_heap() -> None:
-    schema = pa.schema({"k": pa.int64(), "text": pa.string()})
-    side = SideState(
-        Relation(name="r", schema=schema, join_key=("k",), mode="append"),
-        key_types=[pa.int64()],
-        null_safe=[False],
-        tables=HashTables(hash_seed=0),
-        name="r",
-        rules=SideRules(keeps_unmatchable=False),
-    )
-    texts = ["short", "a text that lies on the heap", "another text that lies on the heap"]
-    prepared = side.prepare(ZSet.of({"k": [1, 2, 3], "text": texts}, schema=schema))
-    side.begin_absorb()
-    side.absorb(prepared, None)
-    side.end_absorb(0)
-    variables = side.layout.variable_columns()
-    live, _ = side.live_refs()
-
-    packed = pack_rows(live, stride=side.layout.stride, variables=variables.address, heap=side.arena.heap_address)
-    side.clear()
-
-    back = unpack_rows(packed, stride=side.layout.stride, variables=variables.address)
-    assert gathered(side.layout, back.refs(side.layout.stride))[1].to_pylist() == texts
-    side.close()
-
-
 def test_packed_rows_have_no_links_and_no_addresses() -> None:
     rows = pa.RecordBatch.from_arrays([pa.array(["a text that lies on the heap"] * 2)], names=["text"])
     layout = RowLayout(rows.schema)
@@ -156,15 +109,6 @@ def test_packed_rows_have_no_links_and_no_addresses() -> None:
 
     assert first == second
     assert len(first) == layout.stride - 8 + len("a text that lies on the heap")
-
-
-def test_no_rows_are_no_bytes() -> None:
-    layout = RowLayout(pa.schema({"text": pa.string()}))
-    variables = layout.variable_columns()
-
-    packed = pack_rows(np.empty(0, np.int64), stride=layout.stride, variables=variables.address)
-
-    assert (len(packed), unpack_rows(packed, stride=layout.stride, variables=variables.address).count) == (0, 0)
 
 
 def test_a_slice_of_packed_rows_is_unpacked_alone() -> None:

@@ -1,4 +1,4 @@
-"""A store of runs: what it keeps on disk, how it stays small, and what it refuses to open."""
+"""A store of runs: what it keeps on disk, how it stays small, and what it refuses to open; and the sorting of its codes."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from property_tests.cold_histories import OWNER, ColdRow, FileShelf, Shelf, as_bag, as_codes, as_rows, remove_codes
-from spill.cold_store import ColdRows, ColdStore, cold_rows
+from spill.cold_store import ColdStore, cold_rows
 from spill.file_pages import FileColdStore
 from spill.run_set import runs_to_merge
-from spill.run_store import RunStore
+from spill.sorting import ascending, ascending_positions
 from zset_join.core.errors import OptionError, StateError
 
 
@@ -44,45 +46,6 @@ def refusal(open_store: Callable[[], Any]) -> StateError:
 # ---------------------------------------------------------------- staying the same
 
 
-def test_a_committed_store_opens_with_all_its_rows(shelf: Shelf) -> None:
-    store = shelf.open()
-    rows = fill(store, puts=3, rows=200)
-    remove_codes(store, as_codes([5, 205]))
-    store.commit(41)
-
-    again = shelf.reopen(store)
-
-    assert as_bag(again.scan()) == Counter(rows) - Counter(numbered([5, 205]))
-    assert again.epoch == 41
-    shelf.close(again)
-
-
-def test_a_new_store_has_committed_no_epoch(shelf: Shelf) -> None:
-    store = shelf.open()
-
-    assert store.epoch == -1
-    shelf.close(store)
-
-
-def test_a_new_store_that_was_never_used_opens_again(shelf: Shelf) -> None:
-    store = shelf.reopen(shelf.open())
-
-    assert store.row_count() == 0
-    shelf.close(store)
-
-
-def test_what_was_removed_stays_removed_when_runs_are_merged(shelf: Shelf) -> None:
-    store = shelf.open()
-    rows = fill(store, puts=8, rows=150)
-    remove_codes(store, as_codes(range(0, 1200, 3)))
-
-    store.tidy()
-
-    assert store.statistics()["runs"] == 1
-    assert as_bag(store.scan()) == Counter(row for row in rows if row[0] % 3)
-    shelf.close(store)
-
-
 def test_merged_rows_are_found_by_pair_when_their_code_fills_many_pages(shelf: Shelf) -> None:
     store = shelf.open()
     rows = [(7, subcode, f"{subcode}".encode() * 100) for subcode in range(4000)]
@@ -95,16 +58,6 @@ def test_merged_rows_are_found_by_pair_when_their_code_fills_many_pages(shelf: S
     found = store.fetch(as_codes([7] * 4), as_codes(wanted))
     assert as_bag([found]) == Counter(rows[subcode] for subcode in wanted)
     assert store.statistics()["pages_read"] <= 8
-    shelf.close(store)
-
-
-def test_a_code_with_rows_in_many_runs_is_found_in_all(shelf: Shelf) -> None:
-    store = shelf.open()
-    rows = [(7, put, bytes([put])) for put in range(10)]
-    for row in rows:
-        store.put(as_rows([row]))
-
-    assert as_bag([store.fetch(as_codes([7]))]) == Counter(rows)
     shelf.close(store)
 
 
@@ -290,24 +243,6 @@ def test_one_portion_of_the_index_is_in_memory_at_a_time(tmp_path: Path) -> None
     store.close()
 
 
-def test_rows_that_are_read_may_go_and_come_before_the_next_are_read(tmp_path: Path) -> None:
-    store = FileShelf(tmp_path).open()
-    rows = fill(store, puts=3, rows=30_000)
-    store.keep_index = False
-    found: list[ColdRows] = []
-
-    for part in store.fetch_parts(as_codes(range(90_000))):
-        store.remove(part.places)
-        if found:
-            store.restore(found[-1].places)
-        store.put(cold_rows(-1 - part.codes[:5], part.rows[:5]))
-        found.append(part)
-
-    assert (as_bag(found), len(found) > 2) == (Counter(rows), True)
-    assert store.row_count() == len(rows) - len(found[-1]) + 5 * len(found)
-    store.close()
-
-
 # ---------------------------------------------------------------- reading little
 
 
@@ -409,46 +344,6 @@ def test_places_from_before_a_merge_are_refused(shelf: Shelf) -> None:
 
     assert refused.value.code == "COLD_PLACES"
     assert store.row_count() == 80
-    shelf.close(store)
-
-
-def test_a_row_whose_run_was_merged_cannot_be_restored(shelf: Shelf) -> None:
-    store = shelf.open()
-    fill(store, puts=8, rows=10)
-    found = store.fetch(as_codes([1, 11]))
-    store.remove(found.places)
-    store.tidy()
-
-    assert store.restore(found.places).tolist() == [False, False]
-    assert store.row_count() == 78
-    shelf.close(store)
-
-
-def test_a_place_survives_the_merging_of_other_runs(tmp_path: Path) -> None:
-    store = FileShelf(tmp_path).open()
-    large = numbered(range(100_000, 110_000), size=8)
-    store.put(as_rows(large))
-    found = store.fetch(as_codes([105_000]))
-    store.remove(found.places)
-    fill(store, puts=8, rows=10)
-
-    store.tidy()
-
-    assert store.restore(found.places).tolist() == [True]
-    assert as_bag([store.fetch(as_codes([105_000]))]) == Counter([large[5000]])
-    store.close()
-
-
-def test_a_store_that_was_reopened_restores_too(shelf: Shelf) -> None:
-    store = shelf.open()
-    rows = fill(store, puts=1, rows=100)
-    found = store.fetch(as_codes([1, 2]))
-    store.remove(found.places)
-    store.commit(0)
-    store = shelf.reopen(store)
-
-    assert store.restore(found.places).tolist() == [True, True]
-    assert as_bag(store.scan()) == Counter(rows)
     shelf.close(store)
 
 
@@ -571,20 +466,27 @@ def test_a_store_is_cleaned_by_a_commit_after_an_error(tmp_path: Path) -> None:
     assert FileColdStore(tmp_path / "rows", owner=OWNER).row_count() == 10
 
 
-def test_both_kinds_of_store_are_stores_of_runs(shelf: Shelf) -> None:
-    store = shelf.open()
+# ---------------------------------------------------------------- sorting
 
-    assert isinstance(store, RunStore)
-    shelf.close(store)
+ENDS = [-(2**63), -(2**63) + 1, -1, 0, 1, 2**63 - 2, 2**63 - 1]
+WORDS = st.one_of(st.sampled_from(ENDS), st.integers(-(2**63), 2**63 - 1), st.integers(0, 2**32 - 1), st.integers(-5, 5))
 
 
-def test_large_groups_of_one_code_are_sorted_by_subcode(tmp_path: Path) -> None:
-    store = FileShelf(tmp_path).open()
-    subcodes = np.random.default_rng(0).permutation(1000)
-    rows = [(code, int(subcode), bytes(8)) for subcode in subcodes for code in (1, 2)]
+@given(words=st.lists(WORDS, max_size=60), copies=st.sampled_from([1, 40]))
+def test_words_are_sorted_as_by_numpy(words: list[int], copies: int) -> None:
+    given_words = np.array(words * copies, np.int64)
+    kept = given_words.copy()
 
-    store.put(as_rows(rows))
+    assert ascending(given_words).tolist() == sorted(given_words.tolist())
+    assert ascending_positions(given_words).tolist() == np.argsort(kept, kind="stable").tolist()
+    assert given_words.tolist() == kept.tolist()
 
-    listed = next(iter(store.scan()))
-    assert listed.subcodes.tolist() == [*range(1000), *range(1000)]
-    store.close()
+
+@pytest.mark.parametrize("bits", [1, 8, 11, 12, 32, 33, 63, 64])
+@pytest.mark.parametrize("count", [511, 512, 20_000])
+def test_many_words_of_so_many_bits_are_sorted(bits: int, count: int) -> None:
+    words = np.random.default_rng(bits).integers(-(1 << 63), (1 << 63) - 1, count) >> (64 - bits)
+
+    assert np.array_equal(ascending(words), np.sort(words))
+    assert np.array_equal(ascending_positions(words), np.argsort(words, kind="stable"))
+    assert np.array_equal(ascending_positions(words[::2]), np.argsort(words[::2], kind="stable"))

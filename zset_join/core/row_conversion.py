@@ -125,6 +125,8 @@ def _same_values(given: pa.DataType, wanted: pa.DataType) -> bool:
 def shown_floats(array: pa.Array) -> pa.Array:
     """Return the values of a key as Spark shows those of a group: -0.0 as 0.0, every NaN as one, inside of nested ones too."""
     kind = array.type
+    if pt.is_float16(kind):
+        return shown_floats(array.cast(pa.float32())).cast(kind)  # Arrow computes with wider floats only
     if pt.is_floating(kind):
         return pc.if_else(pc.is_nan(array), pa.scalar(math.nan, kind), pc.add(array, pa.scalar(0.0, kind)))
     if pt.is_struct(kind) and len(kind):
