@@ -14,7 +14,7 @@ import pytest
 
 from tests.built import built
 from zset_join import Relation, Tick, ZSet
-from zset_join.core.errors import BadInputError, StateError
+from zset_join.core.errors import StateError
 from zset_join.expressions import left, right
 from zset_join.operators import first_load
 from zset_join.operators.first_load import LoadedJoin
@@ -95,28 +95,6 @@ def test_parts_leave_what_one_epoch_leaves(how: str, kind: str, loads: list[bool
             assert exact_tables(parted.snapshot()) == exact_tables(whole.snapshot())
             assert parted.absorbed_epoch == epoch
     assert any(loads)
-
-
-@pytest.mark.parametrize("policy", ["error", "quarantine"])
-def test_bad_rows_are_those_of_the_whole_epoch(policy: str, loads: list[bool]) -> None:
-    sides = [relation("l"), relation("r")]
-    deltas = [drawn(random.Random(3), side, ids=1000) for side in sides]
-    bad = ZSet.from_rows([{"id": None, "k": 1, "v": "x"}] * 2, sides[0].schema)
-    deltas[0] = deltas[0] + bad
-    parted, whole = (built(join, *sides, on_bad_input=policy, **SMALL) for join in (LoadedJoin, HashJoin))
-
-    if policy == "error":
-        with pytest.raises(BadInputError) as raised:
-            list(parted.answer(Tick(0), deltas))
-        with pytest.raises(BadInputError) as wanted:
-            list(whole.answer(Tick(0), deltas))
-        assert str(raised.value) == str(wanted.value)
-        assert parted.absorbed_epoch == -1
-    else:
-        assert stepped(parted, 0, deltas) == stepped(whole, 0, deltas)
-        assert parted.rejections(Tick(1), deltas).equals(whole.rejections(Tick(1), deltas))
-        assert parted.statistics() == whole.statistics()
-    assert not any(loads)
 
 
 @pytest.mark.parametrize(("lasts", "loaded"), [(False, 1), (True, 2)], ids=["in memory", "over files"])

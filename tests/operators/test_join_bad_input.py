@@ -143,14 +143,6 @@ def test_of_too_many_retractions_those_that_came_first_count() -> None:
     assert join.feed(changes, []) == [((*GOOD, "a", 0), -2)]
 
 
-def test_with_policy_error_the_rejections_can_still_be_listed() -> None:
-    join = joined(UPSERTED)
-
-    assert join.operator.rejections(Tick(1), join.deltas(upsert((None, "a", 1)), [])).column("code").to_pylist() == [
-        "NULL_PRIMARY_KEY"
-    ]
-
-
 # ---------------------------------------------------------------- weights are checked, never wrapped
 
 
@@ -160,15 +152,6 @@ def test_a_row_past_int64_can_be_quarantined() -> None:
 
     assert join.feed(insert(GOOD), []) == []
     assert join.operator.statistics()["rejected_rows"] == 1  # type: ignore[attr-defined]
-
-
-def test_a_retraction_in_the_same_epoch_does_not_make_room_for_an_overflow() -> None:
-    # Insertions count first: the order of lines inside an epoch has no meaning in changelog mode.
-    join = Epochs(HashJoin(BAG, OTHER, "left"))
-    join.feed(insert(GOOD, copies=MOST), [])
-
-    with pytest.raises(WeightOverflowError):
-        join.feed(delete(GOOD) + insert(GOOD), [])
 
 
 PRODUCTS = [

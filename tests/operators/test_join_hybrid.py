@@ -72,19 +72,6 @@ def many_customers(rows: int) -> ZSet:
     return ZSet.of({"k": [f"customer {number}" for number in range(rows)], "name": [A_LONG_TEXT] * rows})
 
 
-# ---------------------------------------------------------------- answers
-
-
-def test_a_key_with_more_rows_than_the_budget_is_answered_whole() -> None:
-    join = hybrid(max_hot_bytes=100_000)
-    nobody, everybody = ZSet.empty(CUSTOMERS.schema), ZSet.of({"k": ["customer 0"], "name": ["Ada"]})
-    join.absorb(Tick(0), [many_orders(20_000, keys=1), nobody])
-
-    rows = sum(len(chunk) for chunk in join.answer(Tick(1), [ZSet.empty(ORDERS.schema), everybody]))
-
-    assert rows == 20_000
-
-
 # ---------------------------------------------------------------- the budget
 
 
@@ -206,19 +193,6 @@ def test_runs_stay_few_when_only_fetching_spills() -> None:
         join.absorb(Tick(epoch), [again, nobody])
 
     assert join._hybrid.cold_side(0)._rows.statistics()["runs"] <= 12  # type: ignore[union-attr]
-
-
-def test_a_large_epoch_leaves_nothing_behind() -> None:
-    join = hybrid(max_hot_bytes=1_000_000)
-    nobody = ZSet.empty(CUSTOMERS.schema)
-    join.absorb(Tick(0), [many_orders(200_000), nobody])
-
-    join.absorb(Tick(1), [many_orders(100, first=200_000), nobody])
-
-    assert join.working_bytes() < 1_000_000
-    assert join.resident_bytes() - join.working_bytes() < 2_500_000
-    answer = join.answer(Tick(2), [ZSet.empty(ORDERS.schema), ZSet.of({"k": ["customer 7"], "name": ["Ada"]})])
-    assert sum(len(chunk) for chunk in answer) == 201
 
 
 def test_an_index_without_room_in_the_budget_leaves_the_process() -> None:
@@ -364,20 +338,6 @@ def test_damaged_cold_rows_are_refused_then_and_afterwards(tmp_path: Path) -> No
         hybrid(directory=str(tmp_path))
 
 
-def test_cold_rows_of_another_epoch_are_refused(tmp_path: Path) -> None:
-    join = hybrid(directory=str(tmp_path))
-    Epochs(join).feed(*STORY[0])
-    kept = {path.name: path.read_bytes() for path in (tmp_path / "cold" / "left.rows").iterdir()}
-    Epochs(join, first_epoch=1).feed(*STORY[1])
-    join.close()
-    (tmp_path / "cold" / "left.rows" / "store.json").write_bytes(kept["store.json"])
-    for name, content in kept.items():
-        (tmp_path / "cold" / "left.rows" / name).write_bytes(content)
-
-    with pytest.raises(StateError, match="STATE_HALF_WRITTEN"):
-        hybrid(directory=str(tmp_path))
-
-
 def test_a_process_killed_while_rows_move_leaves_state_that_is_refused(tmp_path: Path) -> None:
     program = (
         "import os, signal, sys\n"
@@ -453,3 +413,17 @@ def _full(*_: object) -> None:
 def test_a_budget_that_is_none_is_refused_when_the_join_is_built(options: dict[str, Any], named: str) -> None:
     with pytest.raises(OptionError, match=named):
         hybrid(**options)
+
+
+def test_cold_rows_of_another_epoch_are_refused(tmp_path: Path) -> None:
+    join = hybrid(directory=str(tmp_path))
+    Epochs(join).feed(*STORY[0])
+    kept = {path.name: path.read_bytes() for path in (tmp_path / "cold" / "left.rows").iterdir()}
+    Epochs(join, first_epoch=1).feed(*STORY[1])
+    join.close()
+    (tmp_path / "cold" / "left.rows" / "store.json").write_bytes(kept["store.json"])
+    for name, content in kept.items():
+        (tmp_path / "cold" / "left.rows" / name).write_bytes(content)
+
+    with pytest.raises(StateError, match="STATE_HALF_WRITTEN"):
+        hybrid(directory=str(tmp_path))

@@ -106,15 +106,6 @@ def test_a_sequence_orders_as_spark_orders_its_type(kind: pa.DataType, ascending
     assert backwards == [[]] * (len(ascending) - 1)
 
 
-def test_zero_and_negative_zero_are_the_same_moment() -> None:
-    join = Epochs(HashJoin(orders(pa.float64()), OTHER, "left"))
-    join.feed(upsert((1, "first", 0.0)), [])
-
-    join.feed(upsert((1, "second", -0.0)), [])
-
-    assert join.sum() == shown((1, "second", 0.0))
-
-
 @pytest.mark.parametrize(
     "kind",
     [pa.string(), pa.binary(), pa.list_(pa.int64()), pa.struct({"major": pa.string()}), pa.decimal256(50, 0)],
@@ -146,14 +137,6 @@ def test_a_tombstone_is_forgotten_when_its_retention_is_over(words: dict[str, An
 
     assert (kept, tombstones(join)) == (1, 0)
     assert join.feed(upsert((1, "late", 15)), []) == [((1, "late", 15, None), +1)]
-
-
-def test_without_a_watermark_nothing_is_forgotten(join: Epochs) -> None:
-    join.feed(delete((1, None, 20)), [], watermark=100 * A_SECOND)
-
-    join.feed([], [])
-
-    assert tombstones(join) == 1
 
 
 def test_an_older_tombstone_does_not_outlive_a_newer_one(join: Epochs) -> None:

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 
 from tests.sweeps import some_of
@@ -266,20 +265,3 @@ def test_join_types_show_what_they_do_of_sparks_full_join(plain_spark: SparkSess
 
     for safe in (False, True):
         assert {how: found[name, how, safe] for how in COMPARED} == by_type(found[name, "full", safe])
-
-
-def test_the_values_that_are_drawn_hold_every_trap() -> None:
-    floats = pool(pa.float64(), FLOATS)
-
-    assert pc.sum(pc.is_nan(floats)).as_py() == 2
-    assert len(set(np.frombuffer(floats.buffers()[1], np.uint64)[1:7].tolist())) == 6
-
-
-def test_a_full_join_using_keys_of_two_types_has_the_type_spark_gives_it(spark: SparkSession) -> None:
-    narrow = Relation(name="l", schema=pa.schema({"k": pa.int32(), "x": pa.int64()}), join_key=("k",))
-    wide = Relation(name="r", schema=pa.schema({"k": pa.int64(), "y": pa.int64()}), join_key=("k",))
-
-    theirs = spark.createDataFrame([], "k int, x long").join(spark.createDataFrame([], "k long, y long"), ["k"], "full")
-
-    assert theirs.schema["k"].dataType.simpleString() == "bigint"
-    assert HashJoin(narrow, wide, "full", using=True).output.schema.field("k").type == pa.int64()

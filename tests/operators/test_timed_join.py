@@ -132,15 +132,6 @@ def test_with_the_time_of_the_change_a_delete_at_1100_hides_the_row_from_1100_on
     assert row[4] == shown
 
 
-def test_with_the_time_of_the_row_the_delete_ends_the_wrong_version():
-    join = temporal(TemporalOptions(how="left"))
-    changes = upsert(rate(900.0, 900), rate(1005.0, 1005)) + delete(rate(None, 1005))
-
-    ((row, _),) = join.feed(insert(order(1, 1030)), changes, watermark=1100)
-
-    assert row[4] is None
-
-
 def test_append_only_versions_keep_nothing_of_an_emitted_order():
     join = temporal(versions=rates("append"))
     join.feed(insert(order(1, 5), order(2, 6, "USD")), insert(rate(1.0, 1)), watermark=6)
@@ -148,14 +139,6 @@ def test_append_only_versions_keep_nothing_of_an_emitted_order():
     assert join.operator.statistics()["left_rows"] == 0
     assert join.operator.snapshot()["left"].num_rows == 0
     assert join.operator.statistics()["keys"] == 1
-
-
-def test_once_answers_on_arrival_and_is_never_corrected():
-    join = temporal(TemporalOptions(emit="once"))
-
-    assert join.feed(insert(order(1, 1000)), upsert(rate(1.1, 500))) == [((1, "EUR", 1000, "EUR", 1.1, 500), 1)]
-    assert join.feed((), upsert(rate(1.2, 900))) == []
-    assert "left" not in join.operator.snapshot()
 
 
 # ---------------------------------------------------------------- ties, conditions, keys
@@ -237,41 +220,6 @@ def test_times_of_all_types_are_compared_with_a_watermark_in_their_own_unit(kind
 # ---------------------------------------------------------------- what is late, and what is freed
 
 
-@pytest.mark.parametrize(
-    ("late", "emitted", "codes"),
-    [
-        ("side_output", [], ["LATE_ROW"]),
-        ("drop", [], []),
-        ("join", [((2, "EUR", 6, "EUR", 2.0, 6), 1)], []),
-    ],
-)
-def test_a_late_order_is_set_aside_dropped_or_joined(late, emitted, codes):
-    join = temporal(TemporalOptions(late=late))
-    join.feed((), upsert(rate(1.0, 1), rate(2.0, 6)), watermark=8)
-
-    assert join.feed(insert(order(2, 6)), watermark=8) == emitted
-    assert join.rejected == codes
-    assert join.operator.statistics()["late_rows"] == 1
-
-
-def test_a_late_order_whose_version_may_be_freed_is_set_aside_though_late_is_join():
-    join = temporal(TemporalOptions(late="join"))
-    join.feed((), upsert(rate(1.0, 1), rate(2.0, 6)), watermark=8)
-
-    assert join.feed(insert(order(2, 5)), watermark=8) == []
-    assert join.rejected == ["LATE_ROW"]
-
-
-def test_a_late_order_before_the_first_version_of_its_key_matches_nothing_with_late_join():
-    join = temporal(TemporalOptions(how="left", late="join"))
-    join.feed((), upsert(rate(2.0, 6)), watermark=8)
-
-    assert join.feed(insert(order(2, 5)), watermark=8) == [((2, "EUR", 5, None, None, None), 1)]
-    join.feed((), upsert(rate(3.0, 7)), watermark=9)
-    assert join.feed(insert(order(3, 5)), watermark=9) == []
-    assert join.rejected == ["LATE_ROW"]
-
-
 def test_versions_before_the_newest_one_past_the_watermark_are_freed():
     join = temporal()
     join.feed((), upsert(rate(1.0, 1), rate(2.0, 6), rate(3.0, 7), rate(4.0, 12)), watermark=8)
@@ -293,15 +241,6 @@ def test_a_late_version_is_accepted_where_it_is_the_newest_and_set_aside_where_i
     assert (counts["late_versions"], counts["ignored_versions"]) == (2, 1)
 
 
-def test_a_delete_below_the_watermark_is_remembered_so_that_a_late_version_does_not_bring_the_key_back():
-    join = temporal(TemporalOptions(how="left"))
-    join.feed((), upsert(rate(2.0, 2)) + delete(rate(None, 8)), watermark=10)
-
-    join.feed((), upsert(rate(6.0, 6)))
-
-    assert join.feed(insert(order(1, 12)), watermark=12) == [((1, "EUR", 12, None, None, None), 1)]
-
-
 def test_a_delete_is_forgotten_after_its_retention_with_its_key():
     join = temporal(tombstone_retention_seconds=10)
     join.processing_time_us = 0
@@ -312,14 +251,6 @@ def test_a_delete_is_forgotten_after_its_retention_with_its_key():
     join.feed()
 
     assert join.operator.statistics()["keys"] == 0
-
-
-def test_eager_left_rows_are_freed_when_the_watermark_is_further_than_keep_probe_for():
-    join = temporal(TemporalOptions(emit="eager", keep_probe_for=5))
-    join.feed(insert(order(1, 3), order(2, 6)), upsert(rate(1.0, 1)), watermark=9)
-
-    assert join.operator.snapshot()["left"].column("id").to_pylist() == [2]
-    assert join.feed((), upsert(rate(2.0, 5))) == [((2, "EUR", 6, "EUR", 1.0, 1), -1), ((2, "EUR", 6, "EUR", 2.0, 5), 1)]
 
 
 def test_a_time_far_ahead_of_the_watermark_is_bad_input_when_a_largest_jump_is_given():
@@ -390,17 +321,6 @@ def test_times_of_two_kinds_are_refused():
         TemporalJoin(dated, rates())
 
 
-def test_eager_counts_the_answers_that_late_versions_correct_and_other_modes_never_correct():
-    join = temporal(TemporalOptions(emit="eager", how="left"), rates("changelog"))
-    join.feed(insert(order(1, 6), order(2, 8)), insert(rate(1.0, 1)))
-
-    join.feed((), insert(rate(2.0, 7)))
-    assert join.operator.corrections() == 1
-    join.feed((), delete(rate(1.0, 1)))
-    assert join.operator.corrections() == 1
-    assert temporal(TemporalOptions(emit="once")).operator.corrections() is None
-
-
 # ---------------------------------------------------------------- the as-of join
 
 TRADE_COLUMNS = pa.schema({"id": pa.int64(), "k": pa.string(), "t": pa.int64(), "x": pa.int64()})
@@ -441,20 +361,6 @@ def test_a_nearer_row_that_comes_later_takes_the_place_of_the_chosen_one():
     assert join.feed((), delete(("A", 2, 5, 0))) == [((1, "A", 6, 0, "A", 2, 5, 0), -1), ((1, "A", 6, 0, "A", 1, 3, 0), 1)]
 
 
-def test_a_row_that_is_further_away_emits_nothing():
-    join = as_of()
-    join.feed(insert((1, "A", 6, 0)), insert(("A", 2, 5, 0)))
-
-    assert join.feed((), insert(("A", 1, 3, 0))) == []
-
-
-def test_beyond_the_tolerance_there_is_no_match():
-    join = as_of(how="left", tolerance=2)
-    join.feed(insert((1, "A", 7, 0), (2, "A", 8, 0)), insert(("A", 2, 5, 0)))
-
-    assert join.sum() == {(1, "A", 7, 0, "A", 2, 5, 0): 1, (2, "A", 8, 0, None, None, None, None): 1}
-
-
 @pytest.mark.parametrize(("tie", "chosen"), [("latest_arrival", 4), ("smallest_key", 2)])
 def test_of_several_rows_at_one_time_the_latest_or_the_one_with_the_smallest_key_is_chosen(tie, chosen):
     join = as_of(tie=tie)
@@ -462,15 +368,6 @@ def test_of_several_rows_at_one_time_the_latest_or_the_one_with_the_smallest_key
     ((row, _),) = join.feed(insert((1, "A", 5, 0)), insert(("A", 3, 5, 0), ("A", 2, 5, 0), ("A", 4, 5, 0)))
 
     assert row[5] == chosen
-
-
-def test_null_in_key_or_time_matches_nothing_and_is_padded():
-    join = as_of(how="left")
-    join.feed(insert((1, None, 5, 0), (2, "A", None, 0)), insert((None, 1, 1, 0), ("A", 2, None, 0), ("A", 3, 1, 0)))
-
-    assert [row[4:] for row in join.sum()] == [(None,) * 4] * 2
-    join.feed(delete((1, None, 5, 0), (2, "A", None, 0)))
-    assert join.sum() == {}
 
 
 def test_what_is_no_as_of_join_is_refused_when_it_is_built():
@@ -488,15 +385,3 @@ def test_what_is_no_as_of_join_is_refused_when_it_is_built():
         AsOfJoin(trades(), quotes(), options(tolerance=-1))
     with pytest.raises(PlanError, match=r"UNKNOWN_COLUMN.*when"):
         AsOfJoin(trades(), quotes(), AsOfOptions(left_time="when", right_time="at"))
-
-
-def test_an_answer_retracted_for_a_nearer_row_is_a_correction_and_a_first_answer_is_not():
-    join = as_of(how="left")
-    join.feed(insert((1, "A", 6, 0), (2, "A", 6, 0)), insert(("A", 1, 3, 0)))
-    assert join.operator.corrections() == 0
-
-    join.feed(insert((3, "A", 6, 0)), insert(("A", 2, 5, 0)))
-
-    assert join.operator.corrections() == 2
-    join.feed((), insert(("A", 3, 1, 0)))
-    assert join.operator.corrections() == 0

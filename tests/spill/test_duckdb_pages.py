@@ -85,14 +85,6 @@ def test_what_cannot_be_an_identifier_is_refused(name: str) -> None:
     assert refused.value.code == "SQL_NAME"
 
 
-def test_a_path_with_a_quote_is_a_path(tmp_path: Path) -> None:
-    opened = DuckDBFile(tmp_path / "it's; DROP.duckdb", memory_bytes=MEMORY)
-    opened.save()
-    opened.close()
-
-    assert (tmp_path / "it's; DROP.duckdb").exists()
-
-
 @pytest.mark.parametrize(
     "statement",
     [
@@ -214,15 +206,6 @@ def test_pages_that_were_tampered_with_are_noticed(tmp_path: Path, file: DuckDBF
 
     with pytest.raises(StateError, match=reported):
         store.fetch(as_codes(range(4)))
-
-
-def test_a_discarded_run_leaves_no_table(file: DuckDBFile) -> None:
-    writer = DuckDBPages(file, "rows").write(4)
-    writer.append(np.zeros(100, np.uint8), as_codes([100]))
-
-    writer.discard()
-
-    assert file.select("SELECT count(*) AS tables FROM duckdb_tables()").column("tables")[0].as_py() == 0
 
 
 def test_a_run_that_could_not_be_begun_or_undone_is_undone_before_the_next_one(file: DuckDBFile) -> None:

@@ -13,7 +13,7 @@ import pytest
 from property_tests.cold_histories import OWNER, as_codes
 from spill import file_pages, pair_store
 from spill.cold_store import Int64s
-from spill.file_pages import FileColdStore, FilePages
+from spill.file_pages import FilePages
 from spill.pair_kernels import PAIR_PAGE_BYTES, PAIRS_PER_PAGE
 from spill.pair_store import PairStore
 from tests.open_files import open_below
@@ -154,16 +154,6 @@ def refusal(act: Callable[[], object]) -> str:
     return refused.value.code
 
 
-def test_other_bytes_in_a_page_are_noticed(tmp_path: Path) -> None:
-    store = filled(tmp_path / "pairs")
-    with (tmp_path / "pairs" / "1.pages").open("r+b") as pages:
-        pages.seek(3 * PAIR_PAGE_BYTES)
-        pages.write(b"\xff" * 8)
-
-    assert refusal(lambda: store.find(FIRSTS)) == "COLD_STORE_DAMAGED"
-    store.close()
-
-
 @pytest.mark.parametrize(("chunk", "place"), [(1 << 5, 100), (1, PAIR_PAGE_BYTES - 8)])
 def test_other_bytes_are_noticed_before_they_are_merged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int, place: int
@@ -199,12 +189,6 @@ def test_a_run_without_all_its_files_is_refused(tmp_path: Path, name: str, how: 
     file.unlink() if how == "missing" else os.truncate(file, file.stat().st_size - 8)
 
     assert refusal(lambda: PairStore(tmp_path / "pairs", owner=OWNER)) == "COLD_STORE_DAMAGED"
-
-
-def test_a_store_of_rows_is_none_of_pairs(tmp_path: Path) -> None:
-    FileColdStore(tmp_path / "rows", owner=OWNER).close()
-
-    assert refusal(lambda: PairStore(tmp_path / "rows", owner=OWNER)) == "COLD_STORE_FOREIGN"
 
 
 def change(store: PairStore, work: str) -> None:
@@ -261,3 +245,13 @@ def test_a_full_disk_leaves_the_store_as_it_was_and_no_file_behind(tmp_path: Pat
 
     assert left >= 0  # every operation had its turn
     assert failures >= 4
+
+
+def test_other_bytes_in_a_page_are_noticed(tmp_path: Path) -> None:
+    store = filled(tmp_path / "pairs")
+    with (tmp_path / "pairs" / "1.pages").open("r+b") as pages:
+        pages.seek(3 * PAIR_PAGE_BYTES)
+        pages.write(b"\xff" * 8)
+
+    assert refusal(lambda: store.find(FIRSTS)) == "COLD_STORE_DAMAGED"
+    store.close()

@@ -64,21 +64,6 @@ def test_merged_rows_are_found_by_pair_when_their_code_fills_many_pages(shelf: S
 # ---------------------------------------------------------------- staying small
 
 
-def test_runs_stay_few(tmp_path: Path) -> None:
-    shelf = FileShelf(tmp_path)
-    store = shelf.open()
-
-    most = 0
-    for put in range(200):
-        store.put(as_rows(numbered(range(put * 100, put * 100 + 100), size=8)))
-        store.tidy()
-        most = max(most, store.statistics()["runs"])
-
-    assert most <= 14
-    assert store.row_count() == 20_000
-    store.close()
-
-
 def test_rows_are_rewritten_about_as_often_as_there_are_levels(tmp_path: Path) -> None:
     store = FileShelf(tmp_path).open()
 
@@ -130,16 +115,6 @@ def test_a_cleared_store_leaves_only_its_manifest(tmp_path: Path) -> None:
     store.clear()
 
     assert [path.name for path in (tmp_path / "rows").iterdir()] == ["store.json"]
-    store.close()
-
-
-def test_the_bytes_on_disk_are_those_of_the_files(tmp_path: Path) -> None:
-    store = FileShelf(tmp_path).open()
-    fill(store, puts=2, rows=1000)
-
-    on_disk = sum(path.stat().st_size for path in (tmp_path / "rows").iterdir() if path.name != "store.json")
-
-    assert store.disk_bytes() == on_disk
     store.close()
 
 
@@ -292,17 +267,6 @@ def test_a_fetch_reads_one_page_for_a_few_rows(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_pair_of_a_large_code_is_found_in_one_page(tmp_path: Path) -> None:
-    store = FileShelf(tmp_path).open()
-    store.put(as_rows([(7, subcode, bytes(100)) for subcode in range(20_000)]))
-
-    found = store.fetch(as_codes([7]), as_codes([12_345]))
-
-    assert found.subcodes.tolist() == [12_345]
-    assert store.statistics()["pages_read"] <= 2
-    store.close()
-
-
 # ---------------------------------------------------------------- subcodes
 
 
@@ -402,13 +366,6 @@ def test_a_store_of_another_version_boot_or_shape_is_refused(tmp_path: Path, nam
     assert (error.code, error.facts["differing"]) == ("COLD_STORE_FOREIGN", [name])
 
 
-def test_a_directory_with_files_but_no_manifest_is_refused(tmp_path: Path) -> None:
-    directory = committed(tmp_path / "rows")
-    (directory / "store.json").unlink()
-
-    assert refusal(lambda: FileColdStore(directory, owner=OWNER)).code == "COLD_STORE_UNCLEAN"
-
-
 def test_a_manifest_that_was_cut_off_is_refused(tmp_path: Path) -> None:
     directory = committed(tmp_path / "rows")
     (directory / "store.json").write_text('{"clean": tr')
@@ -490,3 +447,10 @@ def test_many_words_of_so_many_bits_are_sorted(bits: int, count: int) -> None:
     assert np.array_equal(ascending(words), np.sort(words))
     assert np.array_equal(ascending_positions(words), np.argsort(words, kind="stable"))
     assert np.array_equal(ascending_positions(words[::2]), np.argsort(words[::2], kind="stable"))
+
+
+def test_a_directory_with_files_but_no_manifest_is_refused(tmp_path: Path) -> None:
+    directory = committed(tmp_path / "rows")
+    (directory / "store.json").unlink()
+
+    assert refusal(lambda: FileColdStore(directory, owner=OWNER)).code == "COLD_STORE_UNCLEAN"
