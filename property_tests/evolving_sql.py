@@ -48,7 +48,7 @@ _VIEW = re.compile(r"\bview_\d+\b")
 _CONDITIONS = ("n > 2", "m > 1.25", "t >= DATE '2026-01-03'", "k IS NOT NULL")
 _ROWS = "SELECT k, m, t, n"
 _MOST_VIEWS, _MOST_LETTERS = 7, 900
-_REFUSALS = {"NOT_OFFERED", "EVOLVE_NO_ROWS"}
+_REFUSALS = {"NOT_OFFERED", "EVOLVE_BY_TIME", "EVOLVE_NO_ROWS"}
 
 
 @dataclass(frozen=True)
