@@ -1,7 +1,7 @@
 """A slow aggregate in plain dicts that obeys every law, and a switchboard of classical mistakes.
 
 Unharmed (`bugs=()`) it is in the registry beside `Aggregate`: a law that it breaks is a wrong law. With a bug switched on
-it must break a law (`aggregate_mutants.py` lists the bugs with their stories).
+it must break a law (`mutants.py` lists the bugs with their stories).
 
 It keeps the rows of every group, and computes a group again whenever it is touched; what engines keep in place of rows, running
 sums and short buffers, is kept beside them where a bug wants it.

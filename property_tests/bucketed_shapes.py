@@ -1,7 +1,7 @@
 """Operators in buckets under the laws that all operators obey: several threads are one operator.
 
 Every epoch is worked on by three threads, however small it is. `lost_slice`, `double_slice`, `wrong_hash` and `forgets_movers`
-are what goes wrong where rows are partitioned: `property_tests.bucketed_mutants` plants them.
+are what goes wrong where rows are partitioned: `property_tests.mutants` plants them.
 """
 
 from __future__ import annotations

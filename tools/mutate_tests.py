@@ -47,8 +47,8 @@ TESTS_OF: dict[str, tuple[str, ...]] = {
     "zset_join/state/join/append_buffer.py": ("tests/operators/test_join_buffer.py", "property_tests/test_append_buffer.py"),
     "zset_join/operators/deduplicate.py": ("property_tests/test_timed.py",),
     "zset_join/operators/timed_join.py": ("property_tests/test_timed.py",),
-    "zset_join/state/rows": ("tests/operators/test_join.py", "tests/operators/test_join_state.py"),
-    "zset_join/state/cold": ("tests/operators/test_join_hybrid.py", "tests/state/cold/test_cold_tombstones.py"),
+    "zset_join/state/rows": ("tests/state/rows/test_side.py", "tests/state/rows/test_region.py"),
+    "zset_join/state/cold": ("tests/operators/test_join_hybrid.py", "tests/state/cold/test_cold_side.py"),
     "zset_join/checkpoint": (
         "tests/checkpoint/test_checkpoint.py",
         "tests/checkpoint/test_bucket.py",

@@ -341,8 +341,7 @@ def _explain(options: argparse.Namespace) -> int:
 
 
 def _plan(options: argparse.Namespace) -> int:
-    from zset_join.checkpoint.plan import query_plan
-    from zset_join.checkpoint.reading import stored_buckets
+    from zset_join.checkpoint.reading import query_plan, stored_buckets
 
     plan = query_plan(options.checkpoint)
     _print_line(json.dumps(plan.to_json()) if options.json else plan.explain(buckets=stored_buckets(options.checkpoint)))
@@ -351,7 +350,7 @@ def _plan(options: argparse.Namespace) -> int:
 
 def _explain_row(options: argparse.Namespace) -> int:
     _refuse_statements(options.program, "explain-row")
-    from zset_join.tools.row_values import row_values
+    from zset_join.tools.change_options import row_values
 
     writer = _writer(options)
     with writer.attach() as stored:
@@ -461,7 +460,7 @@ def _query_of(directory: str, program: str, dialect: str) -> Any:
     from zset_join.checkpoint.reading import stored_description
 
     if program.lower().endswith(".sql"):
-        from zset_join.checkpoint.plan import query_plan
+        from zset_join.checkpoint.reading import query_plan
         from zset_join.sql.changed_queries import views_of_file
 
         return views_of_file(program, query_plan(directory), dialect=dialect)

@@ -143,7 +143,7 @@ CALLS = [
 ]
 KINDS = {
     "number": (pa.int64(), lambda number: number),
-    "text": (pa.string(), lambda number: f"{number:05d}" + " and a tail beyond eight bytes" * (number % 3)),
+    "text": (pa.string(), lambda number: "the same bytes, " * (number % 2) + f"{number:05d}" + " and a tail" * (number % 3)),
 }
 
 

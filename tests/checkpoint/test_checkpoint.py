@@ -237,7 +237,7 @@ def test_a_newer_layout_is_refused_with_the_cure(tmp_path: Path, name: str) -> N
     checkpoint.commit(record(0))
     path_of(checkpoint, name).write_bytes(b'{"format":9,"crc32":"00000000","body":{}}')
 
-    with pytest.raises(StateError, match="Use the version of the library that made it") as refused:
+    with pytest.raises(StateError, match="Rebuild the state from its sources: rm -r ") as refused:
         opened(tmp_path)
 
     assert refused.value.code == "STATE_FORMAT"

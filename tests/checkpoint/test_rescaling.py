@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -243,14 +242,6 @@ def test_a_checkpoint_without_an_epoch_has_nothing_to_rescale(location: str) -> 
         opened(location).rescale(3, {})
 
     assert refused.value.code == "NOTHING_COMMITTED"
-
-
-def test_versions_without_rescalings_refuse_a_rescaled_checkpoint(checkpoint: Checkpoint, location: str) -> None:
-    checkpoint.rescale(3, moved(checkpoint, 1, 3))
-    committed(checkpoint, 2, 3)
-    found = [checkpoint.files.folder.read(f"commits/{epoch:020d}.json") for epoch in (1, 2)]
-
-    assert [json.loads(data.to_pybytes())["format"] for data in found if data is not None] == [4, 5]
 
 
 def test_a_record_keeps_the_plan_that_its_state_is_of() -> None:

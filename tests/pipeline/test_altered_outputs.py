@@ -14,7 +14,7 @@ import pytest
 
 from tests.pipeline.test_durable_changes import BY_CITY, COUNTED, JOINED, LARGE, MORE, ROWS, held, stored
 from tests.sweeps import some_of
-from zset_join.checkpoint.plan import query_plan
+from zset_join.checkpoint.reading import query_plan
 from zset_join.core.errors import SinkError
 from zset_join.expressions import col
 from zset_join.pipeline import FunctionSink, Pipeline, changes

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from zset_join.checkpoint import bucket
+from zset_join.checkpoint.files import CHECKPOINT_FORMAT
 from zset_join.checkpoint.log import LoggedEpoch
 from zset_join.core.errors import OptionError, SinkError, StateError
 from zset_join.expressions import col
@@ -210,7 +211,8 @@ def test_columns_are_added_to_a_source_of_a_changed_query(tmp_path: Path) -> Non
         pipeline.step(ROWS)
         pipeline.add_view("j", ORDERS.join(PEOPLE, on="who"))
     views = {"a": wider, "p": PEOPLE, "j": wider.join(PEOPLE, on="who")}
-    with Pipeline(views, tmp_path) as again:
+    with Pipeline({"a": ORDERS, "p": PEOPLE, "j": ORDERS.join(PEOPLE, on="who")}, tmp_path) as again:
+        again.evolve(views)
         again.step({"orders": [{"id": 9, "who": "a", "total": 1, "paid": True}]})
         again.drop_view("a")
     with Pipeline({"p": PEOPLE, "j": views["j"]}, tmp_path) as third:
@@ -288,14 +290,16 @@ def test_views_are_added_by_name_behind_an_undo_of_a_reopened_directory(tmp_path
         assert last.views == ("a", "c")
 
 
-@pytest.mark.parametrize("version", [1, 3])
+@pytest.mark.parametrize("version", [CHECKPOINT_FORMAT - 1, CHECKPOINT_FORMAT + 1])
 def test_a_changed_plan_of_another_format_is_refused(tmp_path: Path, version: int) -> None:
     with Pipeline(BY_CITY, tmp_path) as pipeline:
         pipeline.step(ROWS)
         pipeline.evolve(LARGE)
     (path,) = (tmp_path / "zset" / "plans").glob("*.json")
     name = f"plans/{path.name}"
-    path.write_bytes(seal(unseal(path.read_bytes(), version=2, name=name), version=version, name=name))
+    path.write_bytes(seal(unseal(path.read_bytes(), version=CHECKPOINT_FORMAT, name=name), version=version, name=name))
 
-    with pytest.raises(StateError, match=rf"STATE_FORMAT.*plans.* format {version}, this version reads format 2"):
+    with pytest.raises(
+        StateError, match=rf"STATE_FORMAT.*plans.* format {version}, and this version reads format {CHECKPOINT_FORMAT}"
+    ):
         Pipeline(LARGE, tmp_path)

@@ -18,7 +18,6 @@ from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users i
 from zset_join.runners.local.pinned import diff_of_running
 from zset_join.runners.local.stopped import diff_of_directory
 from zset_join.runners.spark.driver.sent_changes import read_diff, written_diff
-from zset_join.shapes.kept_types import NullKeys
 from zset_join.stages.stage import StageOptions
 from zset_join.zset import ZSet
 
@@ -178,22 +177,6 @@ def test_upserts_with_null_in_a_key_count_whenever_they_came() -> None:
 
     with pytest.raises(StateError, match=r"lack up to 1 row with NULL in \['who'\]"):
         pipeline.evolve(kept)
-
-
-def test_a_state_of_a_commit_that_did_not_count_is_refused_as_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pipeline = Pipeline(MET)
-    pipeline.step(of_bag(("a", 1)))
-    with monkeypatch.context() as earlier:
-        earlier.setattr(NullKeys, "metadata", lambda _: {})
-        pipeline.save(tmp_path)
-    again = Pipeline(MET)
-    again.load(tmp_path)
-    again.step(of_bag(("a", 1)))
-
-    for _ in range(2):  # that of before, and a join that is built from its rows
-        with pytest.raises(StateError, match=r"lack rows, of unknown number, with NULL in \['who'\]"):
-            again.evolve(ALL)
-        again.evolve(SOME)
 
 
 def test_a_join_that_is_built_of_no_rows_counts_those_that_the_one_before_has_dropped(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from tests.pipeline.test_durable_changes import BY_CITY, COUNTED, JOINED, LARGE, MORE, ORDERS, PEOPLE, ROWS, held, stored
-from zset_join.checkpoint.plan import query_plan
+from zset_join.checkpoint.reading import query_plan
 from zset_join.cli import main
 from zset_join.core.errors import PlanError, StateError
 from zset_join.evolution.refusals import of_taken_rows

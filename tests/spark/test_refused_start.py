@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,31 @@ from pyspark.errors import SparkRuntimeException
 from pyspark.sql import SparkSession
 
 from tests.spark.conftest import Collected
-from tests.spark.test_added_columns import Run, add, joined
 from zset_join.core.errors import SinkError, ZsetJoinError
-from zset_join.spark import JoinedStream, changes
+from zset_join.spark import JoinedStream, JoinQuery, changes
+
+Run = Callable[..., JoinQuery]
+RECORDS = "key string, value string, topic string, partition int, offset long"
+
+
+def add(directory: Path, *rows: dict[str, object]) -> None:
+    directory.mkdir(exist_ok=True)
+    number = len(list(directory.iterdir()))
+    lines = []
+    for at, row in enumerate(rows):
+        offset = number * 100 + at
+        value = json.dumps({"op": "u", "after": row, "source": {"lsn": offset}})
+        record = {"key": json.dumps({"id": row["id"]}), "value": value, "topic": "t", "partition": 0, "offset": offset}
+        lines.append(json.dumps(record))
+    (directory / f"{number}.json").write_text("\n".join(lines))
+
+
+def joined(spark: SparkSession, tmp_path: Path, orders: str) -> JoinedStream:
+    def table(name: str, schema: str) -> object:
+        stream = spark.readStream.schema(RECORDS).json(str(tmp_path / name))
+        return changes(stream, format="debezium-json", name=name, schema=schema, keys=["id"])
+
+    return table("orders", orders).join(table("customers", "id long, city string"), on=[("customer", "id")])
 
 
 class Refusing(Collected):
@@ -51,12 +74,12 @@ def test_a_refused_start_leaves_every_file_of_ours_and_the_program_before_it_goe
 ) -> None:
     add(tmp_path / "orders", {"id": 1, "customer": 7, "note": "a"})
     add(tmp_path / "customers", {"id": 7, "city": "Rome"})
-    place, sink, columns = tmp_path / "checkpoint", Collected(), "id long, customer long, note string"
-    view, wider = (joined(spark, tmp_path, columns + more) for more in ("", ", paid int"))
-    narrower = joined(spark, tmp_path, "id long, customer long")
+    place, sink, columns = tmp_path / "checkpoint", Collected(), "id long, customer long"
+    view = joined(spark, tmp_path, f"{columns}, note string")
+    narrower, wider = (joined(spark, tmp_path, columns + more) for more in ("", ", note string, paid int"))
 
     def to_new_files() -> None:
-        writer = wider.writeStream.options(checkpointLocation=str(place)).trigger(availableNow=True)
+        writer = view.writeStream.options(checkpointLocation=str(place)).trigger(availableNow=True)
         writer.to("parquet", path=tmp_path / "new output").start()
 
     def beside(broken: Path, start: Callable[[], object], body: bytes | None) -> None:
@@ -75,19 +98,20 @@ def test_a_refused_start_leaves_every_file_of_ours_and_the_program_before_it_goe
 
     refusals: list[tuple[str, Callable[[], object]]] = [
         ("QUERY_CHANGED", lambda: run(narrower, sink)),
+        ("QUERY_CHANGED", lambda: run(wider, sink)),
         ("BASELINE_TOO_LATE", lambda: run(with_baseline(spark, tmp_path), sink)),
-        ("SINK_SCHEMA", lambda: run(wider, Refusing("open"))),
-        ("SINK_OPEN", lambda: run(wider, Refusing("last_epoch"))),
+        ("SINK_SCHEMA", lambda: run(view, Refusing("open"))),
+        ("SINK_OPEN", lambda: run(view, Refusing("last_epoch"))),
         (
             "SINK_EPOCH_GAP",
             to_new_files,
         ),  # files of the tasks, and of the driver: the next epoch would be committed for neither
-        ("SINK_EPOCH_GAP", lambda: run(wider, Collected())),
+        ("SINK_EPOCH_GAP", lambda: run(view, Collected())),
         ("BUCKETS_CHANGED", lambda: run(view, sink, buckets=3)),
         ("UNKNOWN_OPTION", lambda: run(view, sink, bukets=2)),
         ("OPTION_VALUE", lambda: run(view, sink, chunkRows=0)),
         ("DAMAGED_FILE", lambda: beside(max((place / "zset/commits").glob("*.json")), lambda: run(view, sink), b"{")),
-        ("STREAMING_CHECKPOINT_MISSING_METADATA_FILE", lambda: beside(place / "metadata", lambda: run(wider, sink), None)),
+        ("STREAMING_CHECKPOINT_MISSING_METADATA_FILE", lambda: beside(place / "metadata", lambda: run(view, sink), None)),
     ]
     with pytest.raises(SinkError, match="are others"):
         run(view, Refusing("open"), buckets=2)

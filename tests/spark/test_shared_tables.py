@@ -13,8 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.spark.conftest import Collected, Source
-from zset_join.checkpoint.plan import query_plan, stages_of
-from zset_join.checkpoint.reading import read_committed
+from zset_join.checkpoint.reading import query_plan, read_committed, stages_of
 from zset_join.pipeline import PROCESSING_TIME
 from zset_join.spark import JoinStreamWriter, View, appends, changes, rescale
 

@@ -212,11 +212,11 @@ def test_what_there_was_is_there_without_a_statement(tmp_path: Path) -> None:
         assert sorted(session.catalog.relations()) == ["prices", "t"]
 
 
-def test_an_earlier_directory_is_refused_with_the_cure(tmp_path: Path) -> None:
+def test_a_directory_of_another_layout_is_refused_with_the_cure(tmp_path: Path) -> None:
     (tmp_path / "queries" / "query_1").mkdir(parents=True)
     (tmp_path / "session.json").write_bytes(seal({}, version=1, name="session.json"))
 
-    with pytest.raises(StateError, match="with a new directory") as refused:
+    with pytest.raises(StateError, match="Rebuild it: rm -r") as refused:
         connect(directory=tmp_path)
 
     assert refused.value.code == "OLD_SESSION"

@@ -7,7 +7,7 @@ AssertionError where two of them disagree. The examples of `tests/state` call it
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -22,7 +22,7 @@ from zset_join.kernels.values import columns as c
 from zset_join.state.rows.hash_seed import HashTables
 from zset_join.state.rows.side import PreparedSide, SideRules, SideState
 
-__all__ = ["Anatomy", "absorb", "anatomy", "changes_of", "live_through", "make_side", "pieces"]
+__all__ = ["Anatomy", "absorb", "anatomy", "changes_of", "make_side", "pieces"]
 
 SCHEMA = pa.schema({"id": pa.int64(), "k": pa.string(), "text": pa.string()})
 SEQUENCED = pa.schema([*SCHEMA, pa.field("seq", pa.int64())])
@@ -63,13 +63,6 @@ def absorb(side: SideState, changes: Sequence[Change], *, epoch: int | None = No
     side.begin_absorb()
     side.absorb(prepared, watermark)
     side.end_absorb(side.absorbed_epoch + 1 if epoch is None else epoch)
-
-
-def live_through(side: SideState, epochs: Iterable[Sequence[Change]]) -> None:
-    """Fold several epochs into a side and check it after each; the watermark is the number of the epoch."""
-    for epoch, changes in enumerate(epochs):
-        absorb(side, changes, watermark=epoch)
-        anatomy(side)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
-from zset_join.checkpoint.added_columns import conformed_readers
 from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.checkpoint.local_state import LocalState, Stamp, default_local_state_dir, remove_unused
 from zset_join.checkpoint.log import LogEntry, LoggedEpoch, merge_logs, read_log, write_log
@@ -57,7 +56,6 @@ class StageContext:
     count_buckets: frozenset[int] = frozenset()  # that must report what they hold
     due_buckets: frozenset[int] = frozenset()  # that wait for a time that has come
     local_state_retention_seconds: int | None = None
-    has_added_columns: bool = False
     readers: int = 1  # stages that open the state of a bucket in an epoch, one after the other
 
     @property
@@ -187,10 +185,7 @@ class BucketState:
             self._operator = self._build(local.directory)
         self._folded = ""
         if self._history.snapshot is not None:
-            tables = open_snapshot(self._files, self._history.snapshot)
-            if self.context.has_added_columns:
-                tables = conformed_readers(tables, self._operator.snapshot_readers())
-            self._operator.restore(tables)
+            self._operator.restore(open_snapshot(self._files, self._history.snapshot))
             self._folded = self._history.snapshot.identity
         self._write_stamp()
 

@@ -17,13 +17,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from zset_join.checkpoint.files import CHECKPOINT_FORMAT
 from zset_join.storage.folder import Folder
 from zset_join.storage.sealed import seal, unseal
 
 __all__ = [
     "CHANGED_TO",
     "PLANS",
-    "PLAN_FILE_FORMAT",
     "ChangedPlan",
     "note_given",
     "read_changed_plan",
@@ -34,7 +34,6 @@ __all__ = [
 PLANS = "plans"
 CHANGED_TO = "changed to "
 """What the offsets of an epoch begin with in which the query changed; the digest of the plan follows."""
-PLAN_FILE_FORMAT = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,19 +55,10 @@ class ChangedPlan:
     undo_epochs: int = 1000
     columns: tuple[Mapping[str, Any], ...] = ()  # changes of columns of sources, oldest first; `slot` is a place in `sources`
     note: Any = None
-    left: Mapping[str, int] = field(default_factory=dict)  # by dropped source, how many of its rows states held then
-
-    @property
-    def gone(self) -> dict[str, int | None]:
-        """Return the names of sources that the query had and has no more, each with the rows held when it was dropped."""
-        # None: a version that did not count them has dropped it.
-        there = {source["relation"]["name"] for source in self.plan["plan"]["sources"]}
-        had = {source["relation"]["name"]: None for source in self.sources}
-        return {name: self.left.get(name) for name in had if name not in there}
+    gone: Mapping[str, int] = field(default_factory=dict)  # by dropped source, how many of its rows states held then
 
     def _written(self) -> dict[str, Any]:
-        written = {one.name: getattr(self, one.name) for one in fields(self)}
-        return {name: value for name, value in written.items() if value or name not in ("void", "left")}
+        return {one.name: getattr(self, one.name) for one in fields(self)}
 
     @property
     def digest(self) -> str:
@@ -80,7 +70,7 @@ def write_changed_plan(folder: Folder, changed: ChangedPlan) -> str:
     """Write a plan, and return the digest that it is found by once a record names it; one that is present stays."""
     name = _name(changed.digest)
     if folder.size(name) is None:
-        folder.put_new(name, seal(changed._written(), version=PLAN_FILE_FORMAT, name=name))
+        folder.put_new(name, seal(changed._written(), version=CHECKPOINT_FORMAT, name=name))
     return changed.digest
 
 
@@ -88,7 +78,7 @@ def read_changed_plan(folder: Folder, digest: str) -> ChangedPlan:
     """Return a plan that a record names."""
     name = _name(digest)
     data = folder.read(name)
-    written = unseal(b"" if data is None else data.to_pybytes(), version=PLAN_FILE_FORMAT, name=name)
+    written = unseal(b"" if data is None else data.to_pybytes(), version=CHECKPOINT_FORMAT, name=name)
     listed = {name: tuple(written[name]) for name in ("sources", "begins", "filled", "altered", "unseen", "columns")}
     return ChangedPlan(**{**written, **listed})
 

@@ -32,15 +32,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from zset_join.checkpoint.added_columns import added_columns
 from zset_join.checkpoint.bucket import StageContext
 from zset_join.checkpoint.changed_plans import CHANGED_TO, ChangedPlan, write_changed_plan
 from zset_join.checkpoint.clearing import Clearing
-from zset_join.checkpoint.description_differences import differences, is_reworded, is_same_plan, keep_state_of, what_to_do
-from zset_join.checkpoint.files import CheckpointFiles
+from zset_join.checkpoint.descriptions import differences, is_of_other_session, is_same_plan, keep_state_of, what_to_do
+from zset_join.checkpoint.files import CHECKPOINT_FORMAT, CheckpointFiles
 from zset_join.checkpoint.owner import Ownership
 from zset_join.checkpoint.reading import (
-    CHECKPOINT_FORMAT,
     FORMAT_FILE,
     OF_PLAN,
     PLAN_FIELD,
@@ -60,7 +58,6 @@ from zset_join.checkpoint.reading import (
 )
 from zset_join.checkpoint.record import BucketHistory, CommitRecord, HistoryTexts
 from zset_join.checkpoint.rescaling import RESCALINGS, Rescaling, record_digest, rescaling_numbers
-from zset_join.checkpoint.session_texts import SESSION, is_of_other_session
 from zset_join.core.errors import StateError
 from zset_join.core.tick import Tick
 from zset_join.storage.full_disk import EpochOutcome
@@ -101,7 +98,7 @@ class Checkpoint:
         self._owner = owner
         self._plan = plan
         self._unwritten: Mapping[str, Any] | None = None
-        self._first_buckets, self._has_added_columns = self._check_format(description, buckets, plan)
+        self._first_buckets = self._check_format(description, buckets, plan)
         self._digest = self._digest_of_first()
         self._clearing = Clearing(self._folder)
         self._texts = HistoryTexts()
@@ -177,7 +174,6 @@ class Checkpoint:
             histories={bucket: history for bucket, history in histories.items() if history != BucketHistory()},
             snapshot_buckets=frozenset(full[:1]),  # one at a time: a snapshot takes longer than an epoch
             merge_buckets=frozenset(bucket for bucket, history in histories.items() if history.small_tail()),
-            has_added_columns=self._has_added_columns,
         )
 
     @property
@@ -373,54 +369,32 @@ class Checkpoint:
     def _wants_snapshot(self, history: BucketHistory) -> bool:
         return not self._retain_input_log and history.has_outgrown(self._snapshot_after_bytes)
 
-    def _check_format(self, description: Mapping[str, Any], buckets: int, plan: Mapping[str, Any] | None) -> tuple[int, bool]:
+    def _check_format(self, description: Mapping[str, Any], buckets: int, plan: Mapping[str, Any] | None) -> int:
         """Compare the query with `format.json`, and keep what `begin` must write there."""
         given = json.loads(_stable_json(description))
         stored = read_query(self._folder)
         if stored is None:
             self._unwritten = {"query_id": self.query_id, "buckets": buckets, "description": description}
-            return buckets, False
+            return buckets
         if stored["query_id"] != self.query_id:
             raise foreign_state(self.files.uri(FORMAT_FILE), stored["query_id"], self.query_id)
         differing = differences(stored["description"], given)
-        known = int(stored["buckets"]), bool(stored.get("added_columns"))
+        known = int(stored["buckets"])
         if not differing and keep_state_of(stored.get(PLAN_FIELD, plan)) == keep_state_of(plan):
             return known
-        before = stored["description"]
-        is_worded = is_reworded(before, given) or is_of_other_session(before, given)
-        if is_worded and plan is not None and is_same_plan(self._stored_plan(), _as_json(plan)):
-            self._unwritten = self._of_last_plan({**stored, "description": description})
-            return known
-        if not differing:
-            return known
-        added = self._added_columns(stored, given, plan)
-        if not added:
+        is_same = not differing or is_of_other_session(stored["description"], given)
+        if is_same and plan is not None and is_same_plan(self._stored_plan(), _as_json(plan)):
+            last = read_newest(self.files)  # the description counts for the plan that it names
+            of_plan = {} if last is None or last.plan is None else {OF_PLAN: last.plan}
+            self._unwritten = {**stored, "description": description, **of_plan}
+        elif differing:
             raise StateError(
                 f"the checkpoint {self._folder.location} was made for another query; different: {'; '.join(differing)}. "
                 f"{what_to_do(self._stored_plan(), plan)}",
                 code="QUERY_CHANGED",
                 differences=differing,
             )
-        names = [*stored.get("added_columns", ()), *added]
-        self._unwritten = self._of_last_plan({**stored, "description": description, "added_columns": names})
-        return int(stored["buckets"]), True
-
-    def _of_last_plan(self, written: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return a description for `format.json` that counts for the plan that the newest record names."""
-        last = read_newest(self.files)
-        return written if last is None or last.plan is None else {**written, OF_PLAN: last.plan}
-
-    def _added_columns(
-        self, stored_format: Mapping[str, Any], description: Mapping[str, Any], plan: Mapping[str, Any] | None
-    ) -> tuple[str, ...]:
-        """Return the columns that the query has more, where it differs in nothing else."""
-        before = self._stored_plan()
-        if not before or plan is None or self._owner is None:
-            return ()
-        stored = stored_format["description"]
-        if SESSION not in stored:  # of a classic session: its texts are the same, or the query is refused
-            description = {name: value for name, value in description.items() if name != SESSION}
-        return added_columns(stored, description, before, _as_json(plan))
+        return known
 
     def _digest_of_first(self) -> str:
         """Return a digest of how the query is described where its checkpoint began; changed plans leave local state its own."""
@@ -463,22 +437,19 @@ class Checkpoint:
             self._check_format(unwritten["description"], int(unwritten["buckets"]), self._plan)
 
     def _write_plan(self, *, is_new: bool = False) -> None:
-        """Write the plan down where it is missing, damaged or may be that of before columns were added."""
+        """Write the plan down where it is missing or damaged, or was planned with another `keep_state`."""
         plan = self._plan
         if plan is None:
             return
         known = None if is_new else read_format(self._folder)
         if known is not None and PLAN_FIELD in known:
-            if self._owner is not None and not known[PLAN_FIELD].keys() >= plan.keys():
-                changed = seal({**known, PLAN_FIELD: plan}, version=CHECKPOINT_FORMAT, name=FORMAT_FILE)
-                self._folder.put(FORMAT_FILE, changed)
             return
         stored = self._folder.read(PLAN_FILE)
         sealed = seal(plan, version=CHECKPOINT_FORMAT, name=PLAN_FILE)
         if stored is None:
             with contextlib.suppress(FileExistsError):  # another driver was faster: it is of the same description
                 self._folder.put_new(PLAN_FILE, sealed)
-        elif self._owner is not None and (is_new or self._has_added_columns or not _is_whole(stored.to_pybytes(), plan)):
+        elif self._owner is not None and (is_new or not _is_whole(stored.to_pybytes(), plan)):
             self._folder.put(PLAN_FILE, sealed)
 
     def _buckets_changed(self, given: int) -> StateError:
@@ -492,11 +463,9 @@ class Checkpoint:
 
 
 def _is_whole(stored: bytes, plan: Mapping[str, Any]) -> bool:
-    """Return whether a stored plan has all fields of one of today, and its `keep_state`; the rest the description compares."""
-    # A damaged one does not, and the query that wrote it writes it again: nothing else needs its content.
+    """Return whether a stored plan can be read and has a plan's `keep_state`; the rest the description compares."""
     try:
-        known = unseal(stored, version=CHECKPOINT_FORMAT, name=PLAN_FILE)
-        return known.keys() >= plan.keys() and keep_state_of(known) == keep_state_of(plan)
+        return keep_state_of(unseal(stored, version=CHECKPOINT_FORMAT, name=PLAN_FILE)) == keep_state_of(plan)
     except ValueError:
         return False
 

@@ -22,7 +22,10 @@ import pyarrow as pa
 from zset_join.core.errors import StateError
 from zset_join.storage.folder import Folder, open_folder
 
-__all__ = ["CheckpointFiles", "FileEntry", "NewFile", "attempt_name"]
+__all__ = ["CHECKPOINT_FORMAT", "CheckpointFiles", "FileEntry", "NewFile", "attempt_name"]
+
+CHECKPOINT_FORMAT = 7
+"""Of the query, its plans, commit records and rescalings; a checkpoint of another format is not read."""
 
 
 @dataclass(frozen=True, slots=True)

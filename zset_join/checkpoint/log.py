@@ -22,7 +22,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from zset_join.checkpoint.added_columns import conformed_zset
 from zset_join.checkpoint.files import CheckpointFiles, FileEntry, attempt_name
 from zset_join.core.errors import StateError
 from zset_join.core.tick import Tick
@@ -165,8 +164,7 @@ def read_log(files: CheckpointFiles, entry: LogEntry, *, schemas: Sequence[pa.Sc
         if waiting is None:
             waiting = LoggedEpoch(tick, tuple(ZSet.empty(schema) for schema in schemas), note["identity"])
         deltas, position = list(waiting.deltas), note["input"]
-        given = conformed_zset(delta, schemas[position])
-        deltas[position] = deltas[position] + given if len(deltas[position]) else given
+        deltas[position] = deltas[position] + delta if len(deltas[position]) else delta
         waiting = LoggedEpoch(waiting.tick, tuple(deltas), note["identity"])
     if waiting is not None:
         yield waiting

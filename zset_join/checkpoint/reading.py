@@ -11,22 +11,24 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from zset_join.checkpoint.changed_plans import PLAN_FILE_FORMAT, PLANS, ChangedPlan, read_changed_plan
-from zset_join.checkpoint.files import CheckpointFiles
+from zset_join.checkpoint.changed_plans import PLANS, ChangedPlan, read_changed_plan
+from zset_join.checkpoint.files import CHECKPOINT_FORMAT, CheckpointFiles
 from zset_join.checkpoint.owner import epoch_at_end
 from zset_join.checkpoint.record import BucketHistory, CommitRecord
 from zset_join.checkpoint.rescaling import RESCALINGS, Rescaling, record_digest, rescaling_numbers
 from zset_join.core.errors import StateError
+from zset_join.plan.query_plan import QueryPlan
+from zset_join.stages import Stage, read_stage
 from zset_join.storage.folder import Folder, folder_below, is_local, local_path
 from zset_join.storage.sealed import UnknownFormatError, unseal
 
 __all__ = [
-    "CHECKPOINT_FORMAT",
     "FORMAT_FILE",
     "OF_PLAN",
     "PLAN_FIELD",
@@ -43,8 +45,8 @@ __all__ = [
     "has_commits",
     "no_checkpoint",
     "plan_before",
-    "plan_missing",
     "query_of",
+    "query_plan",
     "read_committed",
     "read_format",
     "read_last",
@@ -54,13 +56,13 @@ __all__ = [
     "read_rescaling",
     "reads_start",
     "record_name",
+    "stages_of",
     "stored_buckets",
     "stored_description",
     "stored_plan",
     "stored_query_id",
 ]
 
-CHECKPOINT_FORMAT = 2
 FORMAT_FILE = "format.json"
 PLAN_FILE = "stages.json"
 PLAN_FIELD = "plan"
@@ -117,19 +119,25 @@ def plan_in(location: str, known: Mapping[str, Any] | None) -> Mapping[str, Any]
     folder = checkpoint_folder(location)
     data = folder.read(PLAN_FILE)
     if data is None:
-        raise plan_missing(location)
+        path = folder.uri(PLAN_FILE)
+        raise StateError(
+            f"{path}, which has the plan, is missing. Start the query once, which writes it again; an epoch is not needed.",
+            code="PLAN_MISSING",
+            file=path,
+        )
     return _unsealed(data.to_pybytes(), folder.uri(PLAN_FILE), PLAN_FILE)
 
 
-def plan_missing(location: str) -> StateError:
-    """Return the error of a checkpoint whose query did not write its plan down."""
-    path = checkpoint_folder(location).uri(PLAN_FILE)
-    return StateError(
-        f"{path} is missing or does not hold the plan: the checkpoint was last used by a version of the library that did not "
-        "write its plan down. Start the query once with this version; an epoch is not needed.",
-        code="PLAN_MISSING",
-        file=path,
-    )
+def stages_of(location: str) -> dict[str, Stage]:
+    """Return the stages of a query by their names, in the order of an epoch; they open the state as the query would."""
+    return {one["name"]: read_stage(one["stage"]) for one in stored_plan(location)["stages"]}
+
+
+def query_plan(location: str) -> QueryPlan:
+    """Return the plan of a query, in process or inside Spark."""
+    if stored_query_id(location) is None:
+        raise no_checkpoint(location)
+    return QueryPlan.from_json(stored_plan(location)["plan"])
 
 
 def has_commits(location: str) -> bool:
@@ -293,7 +301,7 @@ def changed_plan_of(folder: Folder, record: CommitRecord) -> ChangedPlan | None:
     try:
         return read_changed_plan(folder, record.plan)
     except UnknownFormatError as error:
-        raise _unknown_format(path, error, PLAN_FILE_FORMAT) from error
+        raise _unknown_format(path, error) from error
     except (ValueError, KeyError, TypeError) as error:
         raise StateError(
             f"the plan {path}, which the record of epoch {record.epoch} names, cannot be read ({error}). {START_OVER}",
@@ -384,12 +392,14 @@ def _unsealed(data: bytes, path: str, name: str) -> dict[str, Any]:
         raise StateError(f"{path} cannot be read ({error}). {START_OVER}", code="DAMAGED_FILE", file=path) from error
 
 
-def _unknown_format(path: str, error: UnknownFormatError, reads: int = CHECKPOINT_FORMAT) -> StateError:
+def _unknown_format(path: str, error: UnknownFormatError) -> StateError:
+    location = path.rpartition(f"/{_ZSET_FOLDER}/")[0]
+    removal = f"rm -r {shlex.quote(location)}" if is_local(location) else f"remove {location}"
     return StateError(
-        f"{path} is of format {error.found}, this version reads format {reads}. Use the version of the library "
-        "that made it, or start with a new checkpointLocation.",
+        f"{path} is of format {error.found}, and this version reads format {CHECKPOINT_FORMAT} only. Rebuild the state from "
+        f"its sources: {removal}, then start the query again, with outputs that are new.",
         code="STATE_FORMAT",
         file=path,
         found=error.found,
-        expected=reads,
+        expected=CHECKPOINT_FORMAT,
     )

@@ -13,20 +13,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from zset_join.checkpoint.files import FileEntry
+from zset_join.checkpoint.files import CHECKPOINT_FORMAT, FileEntry
 from zset_join.checkpoint.log import LogEntry
 from zset_join.checkpoint.snapshot import SnapshotEntry
 from zset_join.core.epoch_chain import ChainLink, chained_digest
-from zset_join.storage.sealed import UnknownFormatError, json_text, seal_text, unseal
+from zset_join.storage.sealed import json_text, seal_text, unseal
 from zset_join.zset.protocol import NextDue
 
 __all__ = [
-    "CHANGED_RECORD_FORMAT",
     "LATE_CHANGES_TOTAL",
     "LATE_ROWS_TOTAL",
     "MERGE_AFTER_FILES",
-    "RECORD_FORMAT",
-    "RESCALED_RECORD_FORMAT",
     "BucketHistory",
     "CommitRecord",
     "HistoryTexts",
@@ -43,11 +40,6 @@ _BYTES_PER_EPOCH = 16 * 1024
 """What is read from a snapshot in the time in which a small epoch is absorbed."""
 _LEAST_BYTES_OF_EPOCHS = 64 * 1024 * 1024
 """A state of fewer live bytes is written after as many epochs as are absorbed in the time of these: 4,096."""
-RECORD_FORMAT = 4
-RESCALED_RECORD_FORMAT = 5
-"""Of a checkpoint that was rescaled: a version of the library with one number of buckets must not continue it."""
-CHANGED_RECORD_FORMAT = 6
-"""Of a checkpoint whose query has changed: a version that reads only the plan it was made with must not continue with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,13 +137,13 @@ class PartEntry:
 
     def to_json(self) -> dict[str, Any]:
         """Return the entry as it is in a commit record."""
-        written = {
+        return {
             "bucket": self.bucket,
             "file": self.file.to_json(),
             "retractions": self.retractions,
             "form": self.form,
+            "way": self.way,
         }
-        return {**written, "way": self.way} if self.way else written
 
     @classmethod
     def from_json(cls, written: dict[str, Any]) -> PartEntry:
@@ -161,7 +153,7 @@ class PartEntry:
             FileEntry.from_json(written["file"]),
             written["retractions"],
             written["form"],
-            written.get("way", ""),
+            written["way"],
         )
 
 
@@ -233,33 +225,24 @@ class CommitRecord:
             "opened_at_ns": self.opened_at_ns,
             "buffered": {bucket: list(held) for bucket, held in self.buffered.items()},
             "chain": None if self.link is None else [self.link.before, self.link.digest],
+            "rescaling": self.rescaling,
+            "buckets": self.buckets,
+            "plan": self.plan,
         }
-        version = RECORD_FORMAT
-        if self.rescaling:
-            written |= {"rescaling": self.rescaling, "buckets": self.buckets}
-            version = RESCALED_RECORD_FORMAT
-        if self.plan is not None:
-            written |= {"plan": self.plan}
-            version = CHANGED_RECORD_FORMAT
         histories = (HistoryTexts() if known is None else known).written(self.histories)
         text = f'{json_text(written)[:-1]},"histories":{histories}}}'
-        return seal_text(text.encode(), version=version, name=_name(self.epoch))
+        return seal_text(text.encode(), version=CHECKPOINT_FORMAT, name=_name(self.epoch))
 
     @classmethod
     def from_bytes(cls, data: bytes, epoch: int) -> CommitRecord:
         """Build from the bytes of a file."""
-        try:
-            written = unseal(data, version=RECORD_FORMAT, name=_name(epoch))
-        except UnknownFormatError as error:
-            if error.found not in (RESCALED_RECORD_FORMAT, CHANGED_RECORD_FORMAT):
-                raise
-            written = unseal(data, version=error.found, name=_name(epoch))
+        written = unseal(data, version=CHECKPOINT_FORMAT, name=_name(epoch))
         return cls(
             query_id=written["query_id"],
             epoch=written["epoch"],
             processing_time_us=written["processing_time_us"],
             watermarks=written["watermarks"],
-            positions=written.get("positions", {}),
+            positions=written["positions"],
             dues={key: NextDue(*times) for key, times in written["dues"].items()},
             histories=histories_from_json(written["histories"]),
             parts=tuple(PartEntry.from_json(part) for part in written["parts"]),
@@ -268,11 +251,11 @@ class CommitRecord:
             offsets=written["offsets"],
             owner=written["owner"],
             opened_at_ns=written["opened_at_ns"],
-            buffered={bucket: (left, right) for bucket, (left, right) in written.get("buffered", {}).items()},
-            rescaling=written.get("rescaling", 0),
-            buckets=written.get("buckets"),
-            link=None if written.get("chain") is None else ChainLink(before=written["chain"][0], digest=written["chain"][1]),
-            plan=written.get("plan"),
+            buffered={bucket: (left, right) for bucket, (left, right) in written["buffered"].items()},
+            rescaling=written["rescaling"],
+            buckets=written["buckets"],
+            link=None if written["chain"] is None else ChainLink(before=written["chain"][0], digest=written["chain"][1]),
+            plan=written["plan"],
         )
 
 

@@ -16,15 +16,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from zset_join.checkpoint.files import CHECKPOINT_FORMAT
 from zset_join.checkpoint.record import BucketHistory, histories_from_json, histories_to_json
-from zset_join.storage.sealed import UnknownFormatError, seal, unseal
+from zset_join.storage.sealed import seal, unseal
 
 __all__ = ["RESCALINGS", "Rescaling", "record_digest", "rescaling_numbers"]
 
 RESCALINGS = "rescalings"
-_FORMAT = 1
-_MOVED_FORMAT = 2
-"""Of a record that names a plan: a version of the library that does not read the plan must not continue with the state."""
 _NAME = re.compile(rf"{RESCALINGS}/(\d{{20}})-(\d{{10}})\.json")
 
 
@@ -62,21 +60,14 @@ class Rescaling:
             "histories": histories_to_json(self.histories),
             "owner": self.owner,
             "opened_at_ns": self.opened_at_ns,
+            "plan": self.plan,
         }
-        if self.plan is not None:
-            return seal({**written, "plan": self.plan}, version=_MOVED_FORMAT, name=self.name)
-        return seal(written, version=_FORMAT, name=self.name)
+        return seal(written, version=CHECKPOINT_FORMAT, name=self.name)
 
     @classmethod
     def from_bytes(cls, data: bytes, name: str) -> Rescaling:
         """Build from the bytes of a file."""
-        written: dict[str, Any]
-        try:
-            written = unseal(data, version=_FORMAT, name=name)
-        except UnknownFormatError as error:
-            if error.found != _MOVED_FORMAT:
-                raise
-            written = unseal(data, version=_MOVED_FORMAT, name=name)
+        written: dict[str, Any] = unseal(data, version=CHECKPOINT_FORMAT, name=name)
         return cls(**{**written, "histories": histories_from_json(written["histories"])})
 
 

@@ -22,7 +22,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from zset_join.checkpoint.added_columns import conformed_tables
 from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.checkpoint.log import read_log
 from zset_join.checkpoint.record import BucketHistory
@@ -214,7 +213,7 @@ class RowQuestion:
         operator = self._build(None)
         try:
             if history.snapshot is not None:
-                tables = conformed_tables(read_snapshot(files, history.snapshot), operator.snapshot())
+                tables = dict(read_snapshot(files, history.snapshot))
                 for position, side in enumerate(_SIDES):
                     for name in (side, f"ttl_{position}"):  # rows that end by time are there a second time, with it
                         if name in tables:

@@ -14,7 +14,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from zset_join.checkpoint.added_columns import conformed_rows
 from zset_join.checkpoint.answer_parts import read_arrow_parts
 from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.checkpoint.log import read_log
@@ -115,7 +114,7 @@ def view_rows(committed: CommittedState, plan: QueryPlan, view: str) -> ZSet:
     if history is not None and history.snapshot is not None:
         table = read_snapshot(committed.files, history.snapshot)["view"]
         weights = single_batch(table.select([_WEIGHT])).column(0).to_numpy()
-        parts.append(ZSet(conformed_rows(single_batch(table.drop_columns([_WEIGHT])), schema).cast(schema), weights))
+        parts.append(ZSet(single_batch(table.drop_columns([_WEIGHT])).cast(schema), weights))
     for log in () if history is None else history.logs:
         parts += [logged.deltas[0] for logged in read_log(committed.files, log, schemas=[schema])]
     if not parts:

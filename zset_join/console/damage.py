@@ -14,8 +14,7 @@ from typing import Any
 
 from zset_join.checkpoint.clearing import RECORDS_KEPT
 from zset_join.checkpoint.files import CheckpointFiles, FileEntry
-from zset_join.checkpoint.plan import query_plan
-from zset_join.checkpoint.reading import RECORD_NAME, CommittedState, read_committed, read_record, stored_query_id
+from zset_join.checkpoint.reading import RECORD_NAME, CommittedState, query_plan, read_committed, read_record, stored_query_id
 from zset_join.checkpoint.record import CommitRecord
 from zset_join.core.errors import ZsetJoinError
 from zset_join.core.hidden_settings import shown

@@ -19,11 +19,11 @@ from typing import Any
 
 from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.checkpoint.owner import owner_seen
-from zset_join.checkpoint.plan import query_plan
 from zset_join.checkpoint.reading import (
     CommittedState,
     checkpoint_folder,
     no_checkpoint,
+    query_plan,
     read_committed,
     stored_buckets,
     stored_description,

@@ -16,7 +16,6 @@ Names are written as Spark's (`checkpointLocation`); case and underscores do not
 | `onBadInput` | `error` | `error`: the epoch fails; `quarantine`: bad rows go to `deadLetterPath`, the rest is processed |
 | `deadLetterPath` | `<checkpoint>/quarantine` | directory of quarantined rows, one subdirectory per epoch |
 | `localStateDir` | `zset_join-<user id>` in the temporary directory | directory of the workers' mapped state; a cache |
-| `sparkCheckpointLocation` | | on the driver: where Spark writes its own files; scratch, copied to `checkpointLocation` |
 | `tombstoneRetention` | `2 days` | how long the sequence of a deleted key is kept |
 | `idleTimeout` | never | after this time without rows a stream no longer holds up watermarks, until its next row |
 | `chunkRows` | 65536 | maximum rows per chunk of an answer |
@@ -83,7 +82,6 @@ _SPELLED = {
     "onbadinput": "onBadInput",
     "deadletterpath": "deadLetterPath",
     "localstatedir": "localStateDir",
-    "sparkcheckpointlocation": "sparkCheckpointLocation",
     "tombstoneretention": "tombstoneRetention",
     "idletimeout": "idleTimeout",
     "chunkrows": "chunkRows",
@@ -298,7 +296,6 @@ class QueryOptions:
     on_bad_input: BadInputPolicy = "error"
     dead_letter_path: str | None = None
     local_state_dir: str | None = None
-    spark_checkpoint_location: str | None = None
     tombstone_retention_seconds: int = 2 * 86400
     idle_timeout_seconds: int | None = None
     chunk_rows: int = 65536
@@ -361,7 +358,6 @@ class QueryOptions:
             on_bad_input="quarantine" if policy == "quarantine" else "error",
             dead_letter_path=_optional_text("deadLetterPath", given.get("deadletterpath")),
             local_state_dir=_optional_text("localStateDir", given.get("localstatedir")),
-            spark_checkpoint_location=_optional_text("sparkCheckpointLocation", given.get("sparkcheckpointlocation")),
             tombstone_retention_seconds=parse_seconds(given.get("tombstoneretention", "2 days"), option="tombstoneRetention"),
             idle_timeout_seconds=parse_seconds(given.get("idletimeout", 0), option="idleTimeout") or None,
             chunk_rows=_whole("chunkRows", given.get("chunkrows", 65536), 1, 10_000_000),

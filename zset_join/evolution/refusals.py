@@ -185,15 +185,14 @@ def source_changed(name: str, held: Sequence[Held] = ()) -> StateError:
     )
 
 
-def source_dropped(name: str, rows: int | None) -> StateError:
-    held = "" if rows is None else f" (a stage held {rows:,} of them)"
+def source_dropped(name: str, rows: int) -> StateError:
     return StateError(
-        f'the source "{name}" was dropped from this pipeline, and its rows with it{held}. Let it be read again, with reread= '
-        "or --reread; or give it another name, under which it begins without rows; or start the new query again over the "
-        "sources, with an output of its own.",
+        f'the source "{name}" was dropped from this pipeline, and its rows with it (a stage held {rows:,} of them). Let it be '
+        "read again, with reread= or --reread; or give it another name, under which it begins without rows; or start the new "
+        "query again over the sources, with an output of its own.",
         code="EVOLVE_SOURCE",
         source=name,
-        **({} if rows is None else {"rows": rows}),
+        rows=rows,
     )
 
 

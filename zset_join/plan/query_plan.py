@@ -35,8 +35,7 @@ from zset_join.zset import ZSet
 
 __all__ = ["PLAN_FORMAT", "Feed", "PlanSource", "PlanView", "QueryPlan", "SharedIndex", "StageNode", "StateNode"]
 
-PLAN_FORMAT = 1
-SEVERAL_VIEWS_FORMAT = 2
+PLAN_FORMAT = 3
 """Of a plan with several views: a version of the library that supports one view must not read the first of them."""
 
 
@@ -375,10 +374,9 @@ class QueryPlan:
 
     def to_json(self) -> dict[str, Any]:
         """Return everything about the plan, JSON-ready."""
-        views = [{"name": view.name, "outputs": [feed.to_json() for feed in view.feeds]} for view in self.views]
         return {
-            "format": PLAN_FORMAT if len(views) == 1 else SEVERAL_VIEWS_FORMAT,
-            **(views[0] if len(views) == 1 else {"views": views}),
+            "format": PLAN_FORMAT,
+            "views": [{"name": view.name, "outputs": [feed.to_json() for feed in view.feeds]} for view in self.views],
             "sources": [source.to_json() for source in self.sources],
             "nodes": [
                 {
@@ -391,8 +389,8 @@ class QueryPlan:
             ],
             "shared": [index.to_json() for index in self.shared],
             "copies": [list(one) for one in self.copies],
-            **({"state_names": [list(one) for one in self.state_names]} if self.state_names else {}),
-            **({} if self.keep_state == "all" else {"keep_state": self.keep_state}),
+            "state_names": [list(one) for one in self.state_names],
+            "keep_state": self.keep_state,
         }
 
     @classmethod
@@ -402,13 +400,13 @@ class QueryPlan:
         Raises:
             PlanError: it is of another format, or holds something newer than this version.
         """
-        if written.get("format") not in (PLAN_FORMAT, SEVERAL_VIEWS_FORMAT):
+        if written.get("format") != PLAN_FORMAT:
             raise PlanError(
-                f"the plan is of format {written.get('format')!r}, and this version reads formats {PLAN_FORMAT} and "
-                f"{SEVERAL_VIEWS_FORMAT}. Use the version of the library that wrote it, or start with a new checkpoint.",
+                f"the plan is of format {written.get('format')!r}, and this version reads format {PLAN_FORMAT} only. Plan the "
+                "query again; where a checkpoint has it, remove the checkpoint and start the query again.",
                 code="PLAN_FORMAT",
                 format=written.get("format"),
-                expected=SEVERAL_VIEWS_FORMAT,
+                expected=PLAN_FORMAT,
             )
         nodes = [
             StageNode(
@@ -423,13 +421,11 @@ class QueryPlan:
         return cls(
             sources=tuple(map(PlanSource.from_json, written["sources"])),
             nodes=tuple(nodes),
-            views=tuple(
-                PlanView(view["name"], tuple(map(Feed.from_json, view["outputs"]))) for view in written.get("views", [written])
-            ),
-            shared=tuple(map(SharedIndex.from_json, written.get("shared", ()))),
-            copies=tuple((int(number), why) for number, why in written.get("copies", ())),
-            state_names=tuple((int(number), name) for number, name in written.get("state_names", ())),
-            keep_state=written.get("keep_state", "needed" if written.get("dropped") else "all"),
+            views=tuple(PlanView(view["name"], tuple(map(Feed.from_json, view["outputs"]))) for view in written["views"]),
+            shared=tuple(map(SharedIndex.from_json, written["shared"])),
+            copies=tuple((int(number), why) for number, why in written["copies"]),
+            state_names=tuple((int(number), name) for number, name in written["state_names"]),
+            keep_state=written["keep_state"],
         )
 
     def explain(self, *, buckets: int | None = None) -> str:

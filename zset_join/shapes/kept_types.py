@@ -23,7 +23,7 @@ from zset_join.core.key_types import storage_type
 from zset_join.core.nested_types import is_nested, refuse_unsupported
 from zset_join.core.relation import Relation
 
-__all__ = ["IGNORED", "NULL_KEYS", "KeptAs", "NullKeys", "check_kept", "count_sequence_words", "kept_as"]
+__all__ = ["NULL_KEYS", "KeptAs", "NullKeys", "check_kept", "count_sequence_words", "kept_as"]
 
 KeptAs = Literal["empty", "bit", "float16", "float32", "float64", "variable", "nested", "fixed"]
 _SLOT_BYTES = 16
@@ -100,8 +100,6 @@ def _words_of(kind: pa.DataType, relation: str, column: str) -> int:
 
 
 NULL_KEYS = b"zset_join.null_keys"
-IGNORED = b"zset_join.ignored_rows"
-"""Counts that every table with rows of an input has, those of earlier commits too."""
 
 
 @dataclass(frozen=True)
@@ -114,8 +112,7 @@ class NullKeys:
     @classmethod
     def of(cls, metadata: Mapping[bytes, bytes] | None) -> NullKeys:
         """Return what a table of a snapshot has of it."""
-        facts = metadata or {}
-        rows, uncounted = json.loads(facts.get(NULL_KEYS, b"[0, 1]" if IGNORED in facts else b"[0, 0]"))
+        rows, uncounted = json.loads((metadata or {}).get(NULL_KEYS, b"[0, 0]"))
         return cls(rows, not uncounted)
 
     @classmethod

@@ -16,20 +16,22 @@ from __future__ import annotations
 import datetime
 import decimal
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import pyarrow as pa
 from sqlglot import exp
 from sqlglot.dialects.spark import Spark
 
+from zset_join.core.errors import SqlError
 from zset_join.expressions import Call, Cast, Expression, Literal, lit
 from zset_join.expressions.calendar_functions import PATTERN_LETTERS
 from zset_join.expressions.declared import DECLARED
+from zset_join.expressions.operations import FUNCTIONS
 from zset_join.expressions.type_rules import kind_of
 from zset_join.sql_expressions.consumed import argument
-from zset_join.sql_expressions.function_binder import Binder, declared_call
 
-__all__ = ["FUNCTION_NAMES", "bind_function", "second_of", "time_between", "whole_quotient"]
+__all__ = ["FUNCTION_NAMES", "Binder", "bind_function", "declared_call", "second_of", "time_between", "whole_quotient"]
 
 _UNITS = {"MICROSECOND": 1, "MILLISECOND": 1000, "SECOND": 10**6, "MINUTE": 60 * 10**6, "HOUR": 3600 * 10**6,
           "DAY": 86_400 * 10**6, "WEEK": 7 * 86_400 * 10**6}  # fmt: skip
@@ -546,3 +548,65 @@ timestampadd timestampdiff to_char translate try_cast try_element_at unix_millis
 """
 FUNCTION_NAMES = tuple(sorted({*_NAMED, *DECLARED, *_OTHERS.split()}))
 """Names that may be called."""
+
+
+class Binder(Protocol):
+    """Binder of the operands of a function."""
+
+    @property
+    def dialect(self) -> str:
+        """Whose SQL it is."""
+        ...
+
+    @property
+    def stamp(self) -> pa.DataType:
+        """The type that TIMESTAMP names."""
+        ...
+
+    def bind(self, node: exp.Expr) -> Expression:
+        """Return the tree of a node."""
+        ...
+
+    def condition(self, node: exp.Expr) -> Expression:
+        """Return the tree of a condition."""
+        ...
+
+    def type_of(self, tree: Expression) -> pa.DataType:
+        """Return the type of a tree."""
+        ...
+
+    def text(self, node: exp.Expr) -> Expression:
+        """Return the tree of a node, as text."""
+        ...
+
+    def timed(self, node: exp.Expr) -> Expression:
+        """Return the tree of a node, as a date or a timestamp."""
+        ...
+
+    def case(self, branches: Sequence[tuple[Expression, Expression]], otherwise: Expression | None) -> Expression:
+        """Return a CASE whose values have one type."""
+        ...
+
+    def compared(self, operation: str, first: exp.Expr, second: exp.Expr) -> Expression:
+        """Return a comparison of two nodes."""
+        ...
+
+    def refused(self, node: exp.Expr, why: str) -> SqlError:
+        """Return the refusal of a node."""
+        ...
+
+
+def declared_call(binder: Binder, node: exp.Func) -> Expression | None:
+    """Return the call of a function that is declared in one row; None where it is none."""
+    name = (node.name if isinstance(node, exp.Anonymous) else node.sql_name()).lower()
+    if name not in DECLARED:
+        return None
+    operands = node.expressions
+    if not isinstance(node, exp.Anonymous):
+        given = [argument(node, one) for one in node.arg_types if node.args.get(one) is not None]
+        operands = [one for some in given for one in (some if isinstance(some, list) else [some])]
+    least, most = FUNCTIONS[name]
+    if len(operands) < least or (most is not None and len(operands) > most):
+        wanted = str(least) if least == most else f"{least} or more" if most is None else f"{least} to {most}"
+        raise binder.refused(node, f"{name} takes {wanted} {'operand' if wanted == '1' else 'operands'}, not {len(operands)}")
+    return Call(name, tuple(map(binder.bind, operands)))

@@ -8,15 +8,17 @@ Values are texts, and spelled as a CAST of a text to the type of the column acce
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
 
 from zset_join.core.errors import OptionError
 
 if TYPE_CHECKING:
     from zset_join.evolution.changed_columns import ColumnWords
 
-__all__ = ["add_change_options", "add_column_options", "column_words", "reread_places"]
+__all__ = ["add_change_options", "add_column_options", "column_words", "reread_places", "row_values"]
 
 
 def add_column_options(parser: argparse.ArgumentParser) -> None:
@@ -91,3 +93,21 @@ def _by_source(option: str, given: Sequence[str]) -> dict[str, dict[str, str]]:
             )
         found.setdefault(source, {})[name] = value
     return found
+
+
+def row_values(values: Sequence[str], schema: pa.Schema) -> Mapping[str, Any]:
+    """Return COLUMN=VALUE arguments as values of the columns; an empty value is NULL."""
+    row: dict[str, Any] = {}
+    for text in values:
+        name, sign, value = text.partition("=")
+        if not sign:
+            raise OptionError(f"{text!r}: expected COLUMN=VALUE.", code="ROW_QUESTION", value=text)
+        if name not in schema.names or not value:
+            row[name] = None
+            continue
+        kind = schema.field(name).type
+        try:
+            row[name] = pa.scalar(value).cast(kind).as_py()
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise OptionError(f"{text!r}: {error}", code="ROW_QUESTION", value=text) from error
+    return row

@@ -41,10 +41,8 @@ from typing import Any, Protocol, runtime_checkable
 import pyarrow as pa
 
 from spill.duckdb_pages import COLD_FILE, quoted_text
-from zset_join.checkpoint.added_columns import conformed_tables
 from zset_join.checkpoint.log import read_log
-from zset_join.checkpoint.plan import stages_of
-from zset_join.checkpoint.reading import CommittedState, no_checkpoint, read_committed
+from zset_join.checkpoint.reading import CommittedState, no_checkpoint, read_committed, stages_of
 from zset_join.checkpoint.record import BucketHistory
 from zset_join.checkpoint.snapshot import read_snapshot
 from zset_join.core.errors import StateError
@@ -256,10 +254,6 @@ def _fill(filling: duckdb.DuckDBPyConnection, committed: CommittedState, stage: 
 def _tables(committed: CommittedState, history: BucketHistory, stage: _Shown, directory: str) -> Mapping[str, pa.Table]:
     """Return the rows of one bucket after the last epoch."""
     held = None if history.snapshot is None else read_snapshot(committed.files, history.snapshot)
-    if held is not None:
-        empty = stage.build(None)
-        held = conformed_tables(held, empty.snapshot())
-        empty.close()
     if held is not None and not history.logs and not stage.is_grouped:
         return held
     Path(directory).mkdir()

@@ -1,110 +1,105 @@
-"""Counts, sums and averages of integers and decimals in the words of a line."""
+"""Sums, averages and variances are those of exact fractions, rounded once, whatever came and went.
+
+Random rows of extreme numbers, with copies up to 2^60, are inserted and retracted. The laws of aggregates draw a dozen of
+them; here are hundreds, so that sums pass through all their words.
+"""
 
 from __future__ import annotations
 
-from decimal import ROUND_HALF_UP, Decimal, localcontext
+import math
+from decimal import Decimal
+from random import Random
+from typing import Any
 
-import numpy as np
-import numpy.typing as npt
+import pyarrow as pa
 import pytest
 
-from tests.kernels.aggregate.test_numbers import number_of, words_of
-from zset_join.kernels.aggregate import sums
+from zset_join.core.relation import Relation
+from zset_join.core.tick import Tick
+from zset_join.operators.aggregate import Aggregate
+from zset_join.shapes.aggregate import AggregateCall
+from zset_join.testing.reference import row_identity
+from zset_join.testing.reference_aggregate import Call, batch_aggregate
+from zset_join.zset import ZSet
 
-NO_NULLS = 0
+TINY, HUGE = 5e-324, 1.7976931348623157e308
+MIXED = [0.1, -0.2, 1e-19, 3e21, TINY, -1e300, 1e300, 1e-30, 1e30, 2.0**-68, 2.0**72, 0.0, -0.0, -1e-300]
+NEAR = [1.0, 3.0, 1e9, 1e9 + 1e-7, 1e9 - 1e-7, 1e15, 1e15 + 0.125, 2.0**53 - 1, 2.0**-67]
+SPECIAL = [math.nan, math.inf, -math.inf, HUGE, -HUGE, TINY]
+COLUMNS: dict[str, pa.DataType] = {
+    "whole": pa.int64(),
+    "mixed": pa.float64(),
+    "small": pa.int64(),
+    "narrow": pa.decimal128(18, 4),
+    "wide": pa.decimal128(33, 6),
+    "spread": pa.float64(),
+    "near": pa.float64(),
+    "special": pa.float64(),
+    "single": pa.float32(),
+}
+SCHEMA = pa.schema([("k", pa.int64()), *COLUMNS.items()])
+RELATION = Relation(name="t", schema=SCHEMA, mode="changelog")
+VARIANCES = ("var_pop", "var_samp", "stddev", "stddev_pop")
+CALLS = [
+    *(("sum", name) for name in COLUMNS if name != "whole"),
+    *(("avg", name) for name in COLUMNS),
+    *((kind, name) for kind in VARIANCES for name in ("small", "spread", "near", "special", "single")),
+]
+ORACLE = {"stddev": "stddev_samp"}
+Row = tuple[Any, ...]
 
 
-def added(
-    lines: int, words: int, entries: list[int], values: list[int], weights: list[int], *, wide: bool
-) -> npt.NDArray[np.int64]:
-    """Return lines of a count and a sum, after some values."""
-    made = np.zeros((lines, 1 + words), np.int64)
-    stored = np.concatenate([words_of(value, 2 if wide else 1) for value in values])
-    sums.add_integers(
-        len(values),
-        np.array(entries),
-        np.array(weights),
-        NO_NULLS,
-        int(stored.ctypes.data),
-        16 if wide else 8,
-        wide,
-        0,
-        1 + words,
-        int(made.ctypes.data),
+def scale_of(kind: str, name: str) -> int | None:
+    """Return the digits behind the point of a result."""
+    if not pa.types.is_decimal(COLUMNS[name]):
+        return None
+    scale: int = COLUMNS[name].scale
+    return scale if kind == "sum" else scale + 4
+
+
+def drawn(random: Random, group: int) -> Row:
+    """Return a row; the many copies of those of group 1 count for sums that hold them, all else of it is NULL."""
+    values = (
+        random.randrange(-(10**6), 10**6),
+        Decimal(random.randrange(-(10**18) + 1, 10**18)).scaleb(-4),
+        Decimal(random.randrange(-(10**30), 10**30)).scaleb(-6),
+        random.choice(MIXED),
+        random.choice(NEAR),
+        random.choice(SPECIAL) if random.randrange(30) == 0 else None,
+        random.choice((0.5, 2.0**127, -(2.0**-149), 0.10000000149011612)),
     )
-    return made
+    whole = random.choice((2**63 - 1, -(2**63), random.getrandbits(62), -1, None))
+    return group, whole, random.choice(MIXED), *((None,) * len(values) if group else values)
 
 
-def test_values_are_added_to_the_line_of_their_entry() -> None:
-    made = added(2, 2, [0, 1, 0], [5, 7, -9], [1, 1, 2], wide=False)
-
-    assert made.tolist() == [[3, -13, -1], [1, 7, 0]]
-
-
-def test_wide_values_take_four_words() -> None:
-    made = added(1, 4, [0, 0], [-(10**37), 3], [5, 1], wide=True)
-
-    assert number_of(made[0, 1:]) == 3 - 5 * 10**37
+def expected(live: dict[Row, int]) -> dict[int, Any]:
+    """Return what the groups must show."""
+    bag = [(dict(zip(SCHEMA.names, row, strict=True)), copies) for row, copies in live.items()]
+    calls = [Call(ORACLE.get(kind, kind), (name,), None, scale_of(kind, name)) for kind, name in CALLS]
+    return {row[0]: row for row in batch_aggregate(bag, ("k",), calls)}
 
 
-def test_values_under_a_cleared_bit_are_left_out() -> None:
-    validity = np.array([0b101], np.uint8)
-    made = np.zeros((1, 1), np.int64)
-
-    below = sums.add_counts(
-        3, np.zeros(3, np.int64), np.ones(3, np.int64), int(validity.ctypes.data), 0, 1, int(made.ctypes.data)
-    )
-
-    assert (made.tolist(), below) == ([[2]], False)
-
-
-def test_a_count_that_falls_below_zero_is_reported() -> None:
-    made = np.zeros((1, 1), np.int64)
-
-    assert sums.add_counts(1, np.zeros(1, np.int64), np.array([-1]), NO_NULLS, 0, 1, int(made.ctypes.data))
-
-
-def test_an_average_of_integers_takes_the_whole_sum() -> None:
-    made = added(3, 2, [0, 0, 1], [2**63 - 1, 2**63 - 1, 3], [1, 1, 2], wide=False)
-    averages = np.empty(3)
-
-    sums.average_integers(3, 3, int(made.ctypes.data), averages)
-
-    assert averages.tolist() == [2.0**63, 3.0, 0.0]
-
-
-def decimals(values: list[int], weights: list[int], *, wide: bool, scale: int | None, digits: int = 38) -> tuple[int, int]:
-    """Return the sum (or, with a scale, the average of so many more digits), and which entry is beyond its digits."""
-    words = 4 if wide else 2
-    made = added(1, words, [0] * len(values), values, weights, wide=wide)
-    bound, spare, target = words_of(10**digits, 4), np.zeros(16, np.int64), np.zeros(2, np.int64)
-    places = [int(array.ctypes.data) for array in (made, bound, spare, target)]
-    if scale is None:
-        beyond = sums.sum_decimals(1, 1 + words, places[0], words, *places[1:])
-    else:
-        beyond = sums.average_decimals(1, 1 + words, places[0], words, 10**scale, *places[1:])
-    return number_of(target), int(beyond)
-
-
-@pytest.mark.parametrize("wide", [False, True])
-def test_a_decimal_sum_has_its_sign(wide: bool) -> None:
-    assert decimals([5, -12], [3, 2], wide=wide, scale=None) == (-9, -1)
-
-
-def test_a_decimal_sum_beyond_its_digits_is_reported() -> None:
-    assert decimals([999, 1], [1, 1], wide=False, scale=None, digits=3)[1] == 0
-    assert decimals([998, 1], [1, 1], wide=False, scale=None, digits=3)[1] == -1
-
-
-@pytest.mark.parametrize("count", [1, 3, 7, 2**31 + 1, 2**62 + 3])
-@pytest.mark.parametrize("value", [0, 5, -5, 10**17 - 1, -(10**17) + 1])
-def test_a_decimal_average_is_rounded_half_away_from_zero(value: int, count: int) -> None:
-    with localcontext(prec=100):
-        exact = (Decimal(value) * 10**4 / count).quantize(Decimal(1), ROUND_HALF_UP)
-
-    assert decimals([value, 0], [1, count - 1], wide=False, scale=4) == (int(exact), -1)
-
-
-def test_half_a_digit_is_rounded_away_from_zero() -> None:
-    assert [decimals([value], [1], wide=False, scale=0)[0] for value in (1, -1)] == [1, -1]
-    assert [decimals([value, 0], [1, 1], wide=False, scale=0)[0] for value in (1, -1, 3, -3)] == [1, -1, 2, -2]
+@pytest.mark.parametrize("restores", [False, True])
+@pytest.mark.parametrize("seed", range(2))
+def test_sums_of_many_extreme_numbers_are_exact_and_what_is_gone_leaves_no_trace(seed: int, restores: bool) -> None:
+    random, live, shown = Random(seed), dict[Row, int](), dict[int, Any]()
+    calls = [AggregateCall(kind, (name,), name=f"{kind} of {name}") for kind, name in CALLS]
+    aggregate = Aggregate(RELATION, ["k"], calls)
+    for epoch, size in enumerate((1, 5, 150, 150, 60, 5)):
+        gone = random.sample(sorted(live, key=repr), len(live) * (0, 0, 1, 1, 9, 10)[epoch] // 10)
+        lines = [(row, -live.pop(row)) for row in gone]
+        for _ in range(size):
+            row = drawn(random, random.randrange(2))
+            copies = random.choice((1, 2, 2**40, 2**52 + 1)) if row[0] else random.choice((1, 1, 2, 7))
+            live[row] = live.get(row, 0) + copies
+            lines.append((row, copies))
+        if restores:
+            aggregate.restore(aggregate.snapshot())
+        delta = ZSet.from_rows([row for row, _ in lines], SCHEMA, weights=[weight for _, weight in lines])
+        for chunk in aggregate.answer(Tick(epoch), [delta]):
+            for row, weight in chunk.to_pylist():
+                shown.pop(row[0], None)
+                if weight > 0:
+                    shown[row[0]] = row_identity(row)
+        aggregate.absorb(Tick(epoch), [delta])
+        assert shown == expected(live)

@@ -15,7 +15,7 @@ from numba.core.errors import TypingError
 from numba.core.event import Event, EventStatus
 
 from zset_join.kernels.machine import compiled
-from zset_join.kernels.machine.compiled import CompileNotice, compiled_kernels_directory, kernel
+from zset_join.kernels.machine.compiled import CompileNotice, kernel
 
 ROOT = Path(__file__).resolve().parents[3]
 REQUEST = "from zset_join.kernels.machine.compiled import compiled_kernels_directory as place; print(place)"
@@ -27,20 +27,6 @@ def place_in(environment: dict[str, str]) -> Path:
         [sys.executable, "-c", REQUEST], cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True, check=True
     )
     return Path(done.stdout.strip())
-
-
-def test_a_kernel_is_kept_under_its_module_and_version() -> None:
-    place = Path(compiled._directory_of("zset_join.kernels.join.pairs"))
-
-    assert place.parent == Path(compiled_kernels_directory)
-    assert place.name.startswith("zset_join.kernels.join.pairs-")
-    assert os.access(place, os.W_OK)
-
-
-def test_the_environment_may_name_another_place(tmp_path: Path) -> None:
-    place = place_in({"NUMBA_CACHE_DIR": str(tmp_path / "kernels")})
-
-    assert place.parent == tmp_path / "kernels" / "zset_join" / "compiled"
 
 
 def test_versions_that_others_use_stay_and_those_of_last_month_or_beyond_the_eighth_go(tmp_path: Path) -> None:
@@ -101,15 +87,6 @@ def test_what_others_keep_in_a_named_cache_is_left_alone(tmp_path: Path) -> None
     assert (tmp_path / "compiled-0123456789abcdef").is_dir()
 
 
-def test_a_kernel_is_compiled_when_it_is_first_called_and_releases_the_lock() -> None:
-    @kernel
-    def double(number: int) -> int:
-        return 2 * number
-
-    assert double(21) == 42
-    assert double.targetoptions["nogil"] is True  # type: ignore[attr-defined]
-
-
 @pytest.mark.parametrize("is_on", [True, False])
 def test_collections_of_garbage_are_as_before_a_compilation_that_failed_and_one_that_did_not(is_on: bool) -> None:
     @kernel
@@ -142,6 +119,7 @@ def test_a_kernel_with_a_default_is_called_by_name_and_from_another() -> None:
         return 2 * scaled(number)
 
     assert (scaled(2), scaled(factor=5, number=2), twice(2)) == (6, 10, 12)
+    assert scaled.targetoptions["nogil"] is True  # type: ignore[attr-defined]
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         getattr(scaled, "nothing")  # noqa: B009 - mypy would refuse it
 

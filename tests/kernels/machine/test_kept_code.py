@@ -6,6 +6,7 @@ import os
 import pickle
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -93,23 +94,30 @@ def test_a_damaged_file_holds_nothing_until_it_is_written_again(
     assert file.load("key") == {"code": 1}
 
 
-def test_what_somebody_else_has_put_there_is_not_run(tmp_path: Path) -> None:
-    file = KeptCode(str(tmp_path), "kernel", "stamp")
-    Path(file.path_of("key")).write_bytes(pickle.dumps(Explosive(tmp_path / "run")))
-
-    assert file.load("key") is None
-    assert not (tmp_path / "run").exists()
+def link_away(file: KeptCode, directory: Path) -> None:
+    kept = Path(file.path_of("key"))
+    kept.symlink_to(kept.rename(directory / "elsewhere"))
 
 
-def test_a_link_is_not_followed(tmp_path: Path) -> None:
+FOREIGN: dict[str, Callable[[KeptCode, Path], object]] = {
+    "of somebody else": lambda file, place: Path(file.path_of("key")).write_bytes(pickle.dumps(Explosive(place / "run"))),
+    "a link": link_away,
+    "of another signature": lambda file, _: (file.save("other", 1), Path(file.path_of("other")).rename(file.path_of("key"))),
+    "of another version of the source": lambda _, place: KeptCode(str(place), "kernel", "old").save("key", 1),
+    "absent": lambda file, _: Path(file.path_of("key")).unlink(),
+}
+
+
+@pytest.mark.parametrize("plant", FOREIGN.values(), ids=FOREIGN)
+def test_a_file_that_is_not_its_own_is_not_loaded(tmp_path: Path, plant: Callable[[KeptCode, Path], object]) -> None:
     file = KeptCode(str(tmp_path), "kernel", "stamp")
     file.save("key", {"code": 1})
     assert file.load("key") == {"code": 1}
-    kept = Path(file.path_of("key"))
-    kept.rename(tmp_path / "elsewhere")
-    kept.symlink_to(tmp_path / "elsewhere")
+
+    plant(file, tmp_path)
 
     assert file.load("key") is None
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_full_disk_keeps_nothing_and_stops_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -119,20 +127,6 @@ def test_a_full_disk_keeps_nothing_and_stops_nothing(tmp_path: Path, caplog: pyt
 
     assert "was not kept" in caplog.text
     assert file.load("key") is None
-
-
-def test_another_version_of_the_source_is_not_loaded(tmp_path: Path) -> None:
-    KeptCode(str(tmp_path), "kernel", "old").save("key", 1)
-
-    assert KeptCode(str(tmp_path), "kernel", "new").load("key") is None
-
-
-def test_a_file_under_the_name_of_another_signature_is_not_loaded(tmp_path: Path) -> None:
-    file = KeptCode(str(tmp_path), "kernel", "stamp")
-    file.save("int64", 1)
-    Path(file.path_of("int64")).rename(file.path_of("float64"))
-
-    assert file.load("float64") is None
 
 
 def test_a_directory_that_others_may_write_to_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

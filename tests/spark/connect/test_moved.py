@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -29,26 +28,25 @@ def run(spark: SparkSession, place: Path, **options: Any) -> None:
     writer.trigger(availableNow=True).to("parquet", path=str(place / "out")).start().awaitTermination()
 
 
-def _served(spark: SparkSession, place: Path, scratch: Path) -> None:
-    run(spark, place, sparkCheckpointLocation=str(scratch))
+def _served(spark: SparkSession, place: Path) -> None:
+    run(spark, place, execution="driver")
 
 
 def _on_executors(spark: SparkSession, place: Path) -> None:
     run(spark, place, execution="executors")
 
 
-def _refusal(spark: SparkSession, place: Path, scratch: Path) -> str:
+def _refusal(spark: SparkSession, place: Path) -> str:
     with pytest.raises(StateError) as refused:
-        _served(spark, place, scratch)
+        _served(spark, place)
     return refused.value.code
 
 
 def test_a_checkpoint_of_a_client_moves_to_executors_and_back(client: Client, spark: SparkSession, tmp_path: Path) -> None:
-    location, scratch, modes = str(tmp_path / "cp"), tmp_path / "scratch", []
+    location, modes = str(tmp_path / "cp"), []
     filled(tmp_path)
 
-    client(_served, tmp_path, scratch)
-    shutil.rmtree(scratch)
+    client(_served, tmp_path)
     modes.append(stored_mode(location))
     found = [lines(tmp_path / "out")]
     for execution in ("executors", "driver"):
@@ -57,13 +55,13 @@ def test_a_checkpoint_of_a_client_moves_to_executors_and_back(client: Client, sp
         number = len(modes) + 8
         write(tmp_path / "orders", {"op": "u", "id": number, "cust": "a", "total": number, "t": number})
         if execution == "executors":
-            assert client(_refusal, tmp_path, scratch) == "EXECUTION_CHANGED"
+            assert client(_refusal, tmp_path) == "EXECUTION_CHANGED"
             client(_on_executors, tmp_path)
             found.append(lines(tmp_path / "out"))
             write(tmp_path / "orders", {"op": "u", "id": 20, "cust": "b", "total": 20, "t": 20})
             run(spark, tmp_path, execution="executors")
         else:
-            client(_served, tmp_path, scratch)
+            client(_served, tmp_path)
         found.append(lines(tmp_path / "out"))
 
     both = {(3, 8, "ann"): 1, (1, 12, "ben"): 1}

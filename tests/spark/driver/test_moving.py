@@ -25,8 +25,14 @@ from tests.sweeps import some_of
 from zset_join.checkpoint.bucket import BucketState
 from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.checkpoint.other_mode import OtherMode, read_other_mode, write_other_mode
-from zset_join.checkpoint.plan import stages_of
-from zset_join.checkpoint.reading import checkpoint_folder, plan_before, read_committed, stored_description, stored_plan
+from zset_join.checkpoint.reading import (
+    checkpoint_folder,
+    plan_before,
+    read_committed,
+    stages_of,
+    stored_description,
+    stored_plan,
+)
 from zset_join.cli import main
 from zset_join.core.errors import OptionError, StateError
 from zset_join.core.options import QueryOptions

@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 
 import pyarrow as pa
-import pytest
 
 from zset_join.checkpoint.other_mode import StatePair
 from zset_join.core.relation import Relation
@@ -35,8 +34,7 @@ def test_zeros_of_both_signs_are_one_key_and_so_are_all_nans() -> None:
     ]
 
 
-@pytest.mark.parametrize("is_counted", [True, False], ids=["counted", "moved by an earlier commit"])
-def test_rows_that_only_a_route_remembers_are_counted(is_counted: bool) -> None:
+def test_rows_that_only_a_route_remembers_are_counted() -> None:
     schema, right = pa.schema({"id": pa.int64(), "k": pa.string(), "n": pa.int64()}), pa.schema({"k": pa.string()})
     orders = Relation(name="orders", schema=schema, join_key=("k",), primary_key=("id",), sequence_by=("n",), mode="upsert")
     people, route = Relation(name="people", schema=right, join_key=("k",), mode="append"), RouteStage(source=orders)
@@ -49,8 +47,6 @@ def test_rows_that_only_a_route_remembers_are_counted(is_counted: bool) -> None:
     after = {"j": there, "r": route}
 
     moved = MovedTables(before={"j": here}, after=after, options=options, epoch=0, read=held.__getitem__).to_executors(pair)
-    if not is_counted:
-        moved["j"] = {name: table.replace_schema_metadata(None) for name, table in moved["j"].items()}
     parts = {one: {name: [table] for name, table in tables.items()} for one, tables in moved.items()}
     back = MovedTables(before=after, after={"j": here}, options=options, epoch=0, read=parts.__getitem__).to_driver(pair)
 

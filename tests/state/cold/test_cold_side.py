@@ -11,17 +11,20 @@ import pytest
 
 from spill.cold_store import ColdRows, cold_rows
 from spill.cold_stores import FileStores
-from tests.epochs import Change, delta_of, upsert
-from tests.state.side_anatomy import absorb, anatomy, make_side, pieces
+from tests.epochs import Change, delete, delta_of, upsert
+from tests.state.side_anatomy import absorb, anatomy, make_side
 from zset_join.core.errors import ResourceError, StateError
 from zset_join.core.relation import ChangelogMode
 from zset_join.state.cold import cold_side as cold_sides
+from zset_join.state.cold import cold_tombstones
 from zset_join.state.cold.cold_side import ColdSide, matchable_codes
 
 LONG = "a text that is longer than twelve bytes"
 ROWS: list[Change] = upsert((1, "a", LONG), (2, "a", None), (3, None, ""), (4, "b", LONG))
 EVERY = np.arange(1, 5)
 SPARE = 50
+RETENTION = 1_000
+PIECE_BYTES = 1 << 20
 
 
 def cold_side(directory: Path, mode: ChangelogMode = "upsert", **options: Any) -> ColdSide:
@@ -56,53 +59,11 @@ def key_code(cold: ColdSide, key: str | None) -> np.ndarray[Any, Any]:
     return np.array(cold.side.encode(delta_of(cold.side.relation, upsert((9, key, None)))).join_codes[:1])
 
 
-@pytest.mark.parametrize("hash_bits", [32, 1])
-def test_an_upsert_finds_the_row_of_its_primary_key_under_whatever_join_key(tmp_path: Path, hash_bits: int) -> None:
-    cold = cold_side(tmp_path, hash_bits=hash_bits)
-
-    take(cold, named(cold, (1, "other", None), (3, "other", None), (99, "a", None)))
-
-    live = anatomy(cold.side).live
-    assert {1, 3} <= {row[0] for row in pieces(cold.side, live)}
-    assert cold.row_count() + len(live) == 4
-
-
-@pytest.mark.parametrize("mode", ["append", "upsert", "changelog"])
-def test_a_join_key_finds_all_its_rows_and_no_other(tmp_path: Path, mode: ChangelogMode) -> None:
-    cold = cold_side(tmp_path, mode)
-
-    found = whole(cold.find_keys(np.repeat(key_code(cold, "a"), 2)))
-    take(cold, found)
-
-    assert (len(found), cold.row_count(), len(anatomy(cold.side).live)) == (2, 2, 2)
-
-
-def test_a_changelog_row_is_found_by_itself(tmp_path: Path) -> None:
-    cold = cold_side(tmp_path, "changelog")
-
-    assert [len(named(cold, row)) for row, _ in ROWS] == [1, 1, 1, 1]
-    assert len(named(cold, (1, "a", "another"))) == 0
-
-
 def test_a_key_that_can_never_match_is_nobodys_partner(tmp_path: Path) -> None:
     cold = cold_side(tmp_path)
 
     assert len(matchable_codes(named(cold, (3, "x", None)))) == 0
     assert matchable_codes(named(cold, (1, "x", None))).tolist() == key_code(cold, "a").tolist()
-
-
-def test_rows_go_to_and_fro_and_are_always_in_one_place(tmp_path: Path) -> None:
-    cold = cold_side(tmp_path, hash_bits=2)
-    for turn in range(20):
-        take(cold, named(cold, (1 + turn % 4, "x", None)))
-        take(cold, whole(cold.find_keys(key_code(cold, "ab"[turn % 2]))))
-        live = anatomy(cold.side).live
-        assert len(live) + cold.row_count() == 4
-        cold.spill(np.array(live))
-        cold.tidy()
-
-    assert cold.row_count() == 4
-    assert cold.statistics()["side_fetched_rows"] == cold.statistics()["side_spilled_rows"] - 4
 
 
 def test_a_key_that_is_noted_is_not_noted_again(tmp_path: Path) -> None:
@@ -160,14 +121,43 @@ def _full(*_: object) -> None:
     raise ResourceError("no space is left", code="COLD_STORE_IO")
 
 
-def test_scanning_gives_every_cold_row(tmp_path: Path) -> None:
-    cold = cold_side(tmp_path)
-
-    assert sum(rows.count for rows in cold.scan()) == 4
-
-
 def test_the_stores_of_another_relation_are_refused(tmp_path: Path) -> None:
     cold_side(tmp_path).close()
 
     with pytest.raises(StateError, match="COLD_STORE"):
         ColdSide(make_side("upsert", sequenced=True), FileStores(tmp_path))
+
+
+# ---------------------------------------------------------------- tombstones
+
+
+def side_of_deleted(directory: Path, count: int) -> ColdSide:
+    """Return a side from which so many rows were deleted, one at every tenth watermark from 10 on, all of them cold."""
+    side = make_side("upsert", sequenced=True, tombstone_retention_us=RETENTION)
+    for number in range(count):
+        absorb(side, delete((number, None, None, 1)), watermark=10 + 10 * number)
+    cold = ColdSide(side, FileStores(directory))
+    for _ in range(count):
+        assert cold.spill_tombstones(1, PIECE_BYTES, None) == 1
+    return cold
+
+
+def left_after(cold: ColdSide, watermark: int) -> int:
+    """Return how many tombstones are on disk when those of this watermark have expired."""
+    absorb(cold.side, [], watermark=watermark + RETENTION)
+    cold.tidy()
+    return cold.tombstone_count()
+
+
+def test_the_disk_is_given_back_when_half_of_them_expired(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cold_tombstones, "SPARE_TOMBSTONES", 0)
+    cold = side_of_deleted(tmp_path, 8)
+
+    assert [left_after(cold, watermark) for watermark in (20, 40, 80)] == [8, 4, 0]
+
+
+def test_many_pieces_are_remembered_in_pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cold_tombstones, "_MOST_PIECES", 2)
+    monkeypatch.setattr(cold_tombstones, "SPARE_TOMBSTONES", 0)
+
+    assert left_after(side_of_deleted(tmp_path, 3), 20) == 1

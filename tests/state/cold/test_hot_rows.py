@@ -1,4 +1,7 @@
-"""Rows leave memory and come back: nothing but their numbers differs, and what they weigh and were requested is known."""
+"""What is in memory: how large rows are, which are worth it, and how much room they have in a budget.
+
+That rows leave memory and come back unchanged is shown in `tests/state/rows/test_side.py`.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +11,21 @@ import numpy as np
 import pytest
 
 from spill.cold_store import ColdRows
-from tests.epochs import Change, delta_of, insert, upsert
+from tests.epochs import Change, delta_of, upsert
 from tests.state.side_anatomy import absorb, anatomy, make_side, pieces
+from zset_join.core.options import HotBudget
 from zset_join.core.relation import ChangelogMode
 from zset_join.kernels.rows import side as s
 from zset_join.kernels.rows.heap import block_bytes
+from zset_join.state.cold.cold_tables import BusyGroups
 from zset_join.state.cold.hot_rows import HotRows
+from zset_join.state.cold.row_limit import RowLimit
 from zset_join.state.rows.side import SideState
 
 LONG = "a text that is longer than twelve bytes"
 ROWS: list[Change] = [(row, 1) for row in [(1, "a", LONG), (2, "a", None), (3, None, ""), (4, "b", LONG * 9), (5, "a", "x")]]
 STAMP, CLOCK = 4, 0.0
+MB = 1 << 20
 
 
 def filled(mode: ChangelogMode = "upsert", **options: Any) -> tuple[SideState, HotRows]:
@@ -28,11 +35,6 @@ def filled(mode: ChangelogMode = "upsert", **options: Any) -> tuple[SideState, H
     hot = HotRows(side)
     hot.follow()
     return side, hot
-
-
-def rows_of(side: SideState) -> list[Any]:
-    """Return all live rows, in a fixed order, and check that everything fits together."""
-    return sorted(pieces(side, anatomy(side).live), key=repr)
 
 
 def numbers_of(side: SideState) -> dict[Any, int]:
@@ -73,44 +75,6 @@ def come_back(hot: HotRows, rows: ColdRows) -> None:
     hot.insert(unpacked, rows, STAMP, CLOCK)
 
 
-@pytest.mark.parametrize("mode", ["append", "upsert", "changelog"])
-@pytest.mark.parametrize("hash_bits", [32, 1])
-@pytest.mark.parametrize("gone", [[1], [4], [3, 1, 5], [1, 2, 3, 4, 5]])
-def test_rows_that_leave_and_come_back_are_the_same_rows(mode: ChangelogMode, hash_bits: int, gone: list[int]) -> None:
-    side, hot = filled(mode, hash_bits=hash_bits)
-    before = rows_of(side)
-
-    cold = leave(hot, gone)
-    assert len(rows_of(side)) == 5 - len(gone)
-    come_back(hot, cold)
-
-    assert rows_of(side) == before
-
-
-def test_weights_sequences_and_degrees_travel_with_the_row() -> None:
-    side = make_side(sequenced=True, has_degree=True)
-    absorb(side, upsert((1, "a", LONG, 9)))
-    side.store_degrees(np.array([1]), np.array([5]))
-    hot = HotRows(side)
-    hot.follow()
-
-    come_back(hot, leave(hot, [1]))
-    absorb(side, upsert((1, "a", "late", 8)))
-
-    assert (side.degrees(np.array([1])).tolist(), side.weights(np.array([1])).tolist()) == ([5], [1])
-    assert side.ignored[0] == 1
-
-
-def test_a_tombstone_is_no_candidate() -> None:
-    side = make_side(sequenced=True)
-    absorb(side, upsert((1, "a", "x", 1), (2, "a", "x", 1)))
-    absorb(side, [((1, None, None, 2), -1)])
-    hot = HotRows(side)
-    hot.follow()
-
-    assert candidates(hot)[0].tolist() == [2]
-
-
 def test_the_size_of_a_row_is_its_record_its_blocks_and_what_is_beside_it() -> None:
     side, hot = filled()
     numbers, _, sizes = candidates(hot)
@@ -138,16 +102,6 @@ def test_probing_finds_rows_by_identity_and_touches_them() -> None:
     assert numbers.tolist() == [3, 0, 1]
     assert hashes.tolist() == [-1, -1, *codes]
     assert candidates(hot, STAMP)[0].tolist() == [2, 4, 5]
-
-
-def test_touching_a_key_touches_its_whole_chain_once() -> None:
-    _, hot = filled()
-    codes = packed_rows(hot, [5]).codes
-
-    hot.touch_chains(np.repeat(codes, 3), STAMP, CLOCK)
-
-    assert candidates(hot, STAMP)[0].tolist() == [3, 4]
-    assert candidates(hot)[1].tolist() == [0.0, 0.0, -np.inf, -np.inf, 0.0]
 
 
 @pytest.mark.parametrize(("per_code", "per_row"), [(1000, 1), (0, 1000)], ids=["many keys", "long chains"])
@@ -180,16 +134,6 @@ def test_touches_of_later_epochs_add_up_by_the_policy() -> None:
     assert scores[:2].tolist() == pytest.approx([1.0 + np.log2(1.5), 1.0])
 
 
-def test_a_row_lies_where_it_was_until_it_is_written() -> None:
-    _, hot = filled()
-    come_back(hot, leave(hot, [1, 2]))
-    assert packed_rows(hot, [1, 2, 3]).places.tolist() == [71, 70, -1]
-
-    hot.note_written(np.array([1]), STAMP, CLOCK)
-
-    assert hot.places(np.array([1, 2])).tolist() == [-1, 70]
-
-
 def test_compacting_gives_rows_other_numbers_and_nothing_else() -> None:
     side, hot = filled()
     come_back(hot, leave(hot, [1, 4]))
@@ -202,38 +146,72 @@ def test_compacting_gives_rows_other_numbers_and_nothing_else() -> None:
     assert {place for place, _, _ in known.values()} == {-1, 70, 71}
 
 
-def test_rows_that_moved_into_holes_keep_their_places_and_what_they_are_worth() -> None:
-    side, hot = filled()
-    come_back(hot, leave(hot, [4, 5]))  # they get each other's numbers
-    known = {row: reported(hot, number) for row, number in numbers_of(side).items()}
-    absorb(side, [((number, None, None), -1) for number in (1, 2)])
-    hot.note_written(np.array([1, 2]), None, CLOCK)
-
-    side.compact()
-
-    left = {row: reported(hot, number) for row, number in numbers_of(side).items()}
-    assert left == {row: known[row] for row in left}
-    assert sorted(place for place, _, _ in left.values()) == [-1, 70, 71]
+# ---------------------------------------------------------------- groups
 
 
-def test_a_cleared_side_has_no_rows_to_follow() -> None:
-    side, hot = filled()
-    come_back(hot, leave(hot, [1]))
-    side.clear()
-    absorb(side, ROWS)
+def test_the_group_that_is_touched_most_stays_and_new_records_start_over() -> None:
+    busy, first, second = BusyGroups(HotBudget(max_hot_keys=2)), object(), object()
+    sizes = np.array([10, 10, 10])
+    for _ in range(3):
+        busy.touch(first, np.array([2]))
+    busy.touch(first, np.array([0, 1, 3]))
 
-    hot.follow()
+    assert busy.exceeds(3, 0)
+    assert not busy.exceeds(2, 1 << 40)
+    assert 1 not in busy.victims(first, sizes)
+    assert busy.victims(second, sizes).tolist() == [0, 1]
 
-    assert (hot.places(np.arange(1, 6)) == -1).all()
-    assert np.isneginf(candidates(hot)[1]).all()
+
+def test_another_limit_of_bytes_holds_from_then_on() -> None:
+    busy = BusyGroups(HotBudget(max_hot_bytes=100))
+
+    assert (busy.exceeds(1, 60), busy.exceeds(1, 101)) == (False, True)
+    busy.limit_bytes(50)
+    assert busy.exceeds(1, 60)
+    assert busy.victims(object(), np.array([30, -1, 30])).tolist() == [0]
 
 
-def test_changelog_rows_keep_their_copies() -> None:
-    side = make_side("changelog")
-    absorb(side, insert((1, "a", LONG), copies=7))
-    hot = HotRows(side)
-    hot.follow()
+# ---------------------------------------------------------------- what rows may take
 
-    come_back(hot, leave(hot, [1]))
 
-    assert side.weights(np.array([1])).tolist() == [7]
+@pytest.mark.parametrize(
+    ("budget_bytes", "needs", "expected"),
+    [
+        pytest.param(128 * MB, (0, 50 * MB), (68 * MB, 68 * MB), id="working arrays, and what an epoch takes and frees"),
+        pytest.param(
+            200 * MB, (100_000, 0), (200 * MB - 10 * MB - 50_000_000 - 9 * MB // 4,) * 2, id="a large delta is foreseen"
+        ),
+        pytest.param(300 * MB, (10_000_000, 0), (100 * MB, 100 * MB), id="rows keep a third, whatever an epoch needs"),
+        pytest.param(128 * MB, (0, 0, 30 * MB), (88 * MB, 118 * MB), id="what is not reckoned is held, and not of rows"),
+        pytest.param(128 * MB, (0, 0, 300 * MB), (0, 118 * MB), id="less than no room is none"),
+        pytest.param(128 * MB, (0, 0, 0, 5 * MB), (113 * MB, 113 * MB), id="an index is looked at in parts"),
+        pytest.param(128 * MB, (0, 0, 0, 500 * MB), (110 * MB, 110 * MB), id="which have room as far as there is one"),
+        pytest.param(1280 * MB, (0, 0), (1234 * MB, 1234 * MB), id="a 32nd of a large budget is left to allocators"),
+        pytest.param(9 * MB, (10_000, 7 * MB, 2 * MB, 10 * MB), (9 * MB, 9 * MB), id="a small budget is all for rows"),
+        pytest.param(0, (10_000, 7 * MB, 2 * MB, 10 * MB), (0, 0), id="and so is none"),
+        pytest.param(None, (10, 10), (None, None), id="no budget is no limit"),
+    ],
+)
+def test_what_an_epoch_needs_is_no_room_for_rows(
+    budget_bytes: int | None, needs: tuple[int, ...], expected: tuple[int | None, int | None]
+) -> None:
+    limit = RowLimit(budget_bytes)
+    given = dict.fromkeys(("delta_rows", "working_bytes", "unreckoned_bytes", "index_bytes"), 0)
+
+    limit.foresee(**given | dict(zip(given, needs, strict=False)))
+
+    assert (limit.rows, limit.held) == expected
+
+
+def test_budgets_that_share_a_process_count_together_and_so_does_what_an_epoch_takes_and_frees() -> None:
+    limit = RowLimit(32 * MB)
+
+    limit.foresee(delta_rows=0, working_bytes=0, unreckoned_bytes=0, index_bytes=500 * MB, shared_budgets=(8, 256 * MB))
+
+    assert limit.spared == 0
+    assert limit.rows == 32 * MB - 10 * MB // 8 - 8 * MB // 8 - 4 * MB // 8
+
+
+def test_only_a_budget_below_that_of_a_whole_process_is_spared_some_of_what_an_epoch_needs() -> None:
+    assert [RowLimit(budget).spared for budget in (None, 0, 40 * MB, 64 * MB, 128 * MB)] == [0, 16 * MB, 8 * MB, 0, 0]
+    assert (RowLimit(1280 * MB).spare, RowLimit(128 * MB).spare) == (40 * MB, 4 * MB)

@@ -10,7 +10,6 @@ import pyarrow as pa
 import pytest
 
 from spill.runs import Runs
-from tests.built import built
 from zset_join.core.options import HotBudget
 from zset_join.core.relation import Relation
 from zset_join.core.tick import Tick
@@ -23,29 +22,6 @@ SCHEMA = pa.schema({"id": pa.int64(), "k": pa.int64(), "text": pa.string()})
 LEFT, RIGHT = (
     Relation(name=name, schema=SCHEMA, join_key=("k",), primary_key=("id",), mode="upsert") for name in ("left", "right")
 )
-FEW: dict[str, Any] = {"max_hot_keys": 30}
-REQUESTED = {
-    "left": (1,),
-    "right": (0,),
-    "full": (0, 1),
-    "left_semi": (1,),
-    "left_anti": (1,),
-}  # sides that hide or show others
-
-Table = dict[int, int | None]
-
-
-def drawn(random: np.random.Generator, count: int, table: Table) -> tuple[ZSet, dict[int, int | None]]:
-    """Return changes of some rows, a fifth of which go, and the table that they make; some have no key."""
-    ids = random.choice(200, count, replace=False).tolist()
-    keys = [None if key == 0 else key for key in random.integers(0, 40, count).tolist()]
-    weights = np.where(random.random(count) < 0.2, -1, 1)
-    after = dict(table)
-    for number, key, weight in zip(ids, keys, weights.tolist(), strict=True):
-        after.pop(number, None)
-        if weight > 0:
-            after[number] = key
-    return ZSet.of({"id": ids, "k": keys, "text": [f"a text of more than twelve bytes {n}" for n in ids]}, weights), after
 
 
 def in_memory(join: HashJoin, number: int) -> set[int]:
@@ -62,36 +38,6 @@ def fetch(join: HashJoin, epoch: int, deltas: list[ZSet]) -> int:
     assert sum(1 for _ in join.answer(Tick(epoch), deltas))
     after = join.statistics()
     return sum(after[f"{side}_fetched_rows"] - before[f"{side}_fetched_rows"] for side in ("left", "right"))
-
-
-@pytest.mark.parametrize("hash_bits", [32, 5])
-@pytest.mark.parametrize("how", REQUESTED)
-def test_a_row_that_stays_is_in_memory_of_each_key_that_has_one(how: str, hash_bits: int) -> None:
-    random = np.random.default_rng(7)
-    join = built(HashJoin, LEFT, RIGHT, how, **FEW, hash_bits=hash_bits)
-    tables: list[Table] = [{}, {}]
-    was_at = 0
-    for epoch in range(12):
-        (left, after_left), (right, after_right) = (
-            drawn(random, count, table) for count, table in zip((60, 20), tables, strict=True)
-        )
-        deltas, after = [left, right], [after_left, after_right]
-        fetch(join, epoch, deltas)
-        named = [set(delta.rows.column("id").to_pylist()) for delta in deltas]
-        changed = {table.get(number) for table, ids in zip([*tables, *after], named * 2, strict=True) for number in ids} - {
-            None
-        }
-        for side in REQUESTED[how]:
-            staying = {number: key for number, key in tables[side].items() if number not in named[side]}
-            here = in_memory(join, side)
-            witnesses = {key for number, key in staying.items() if number in here}
-            assert changed & set(staying.values()) <= witnesses
-            was_at += len(staying) - len(here & set(staying))
-
-        assert fetch(join, epoch, deltas) == 0
-        join.absorb(Tick(epoch), deltas)
-        tables = after
-    assert was_at > 100  # rows that did not have to come
 
 
 def test_one_row_comes_for_many_and_none_where_one_is_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:

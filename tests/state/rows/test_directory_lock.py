@@ -1,9 +1,10 @@
-"""Two operators on one directory: the second is refused, until the first is closed, dropped or dead."""
+"""A directory has one owner: until it is closed, dropped or dead, another is refused; what a dead one left is removed."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from zset_join.operators.upsert_table import Route
 from zset_join.shapes.aggregate import AggregateCall
 from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.state.rows.directory_lock import locked_outside
+from zset_join.state.rows.private_directory import PrivateDirectory
 
 SCHEMA = pa.schema({"id": pa.int64(), "k": pa.int64()})
 BAG = Relation(name="bag", schema=SCHEMA, join_key=("k",), mode="changelog")
@@ -33,18 +35,24 @@ sys.stdin.read()
 """
 
 
+def _in(directory: str, **options: Any) -> OperatorOptions:
+    return OperatorOptions(directory=directory, **options)
+
+
+DURABLE: dict[str, Callable[[str], Any]] = {
+    "join": lambda place: HashJoin(BAG, BAG, options=_in(place)),
+    "hybrid": lambda place: HashJoin(BAG, BAG, options=_in(place, budget=HotBudget(max_hot_keys=0))),
+    "route": lambda place: Route(TABLE, options=_in(place)),
+    "aggregate": lambda place: Aggregate(BAG, ["k"], [AggregateCall("count")], options=_in(place)),
+    "deduplicate": lambda place: Deduplicate(BAG, keys=["k"], order_by=["id"], options=_in(place)),
+}
+
+
 def made(name: str, directory: Path) -> Any:
-    where = str(directory)
-    return {
-        "join": lambda: HashJoin(BAG, BAG, options=OperatorOptions(directory=where)),
-        "hybrid": lambda: HashJoin(BAG, BAG, options=OperatorOptions(directory=where, budget=HotBudget(max_hot_keys=0))),
-        "route": lambda: Route(TABLE, options=OperatorOptions(directory=where)),
-        "aggregate": lambda: Aggregate(BAG, ["k"], [AggregateCall("count")], options=OperatorOptions(directory=where)),
-        "deduplicate": lambda: Deduplicate(BAG, keys=["k"], order_by=["id"], options=OperatorOptions(directory=where)),
-    }[name]()
+    return DURABLE[name](str(directory))
 
 
-@pytest.mark.parametrize("name", ["join", "hybrid", "route", "aggregate", "deduplicate"])
+@pytest.mark.parametrize("name", DURABLE)
 def test_a_second_operator_is_refused_until_the_first_is_closed(name: str, tmp_path: Path) -> None:
     first = made(name, tmp_path)
 
@@ -99,3 +107,64 @@ def test_what_cannot_be_opened_leaves_no_lock(tmp_path: Path) -> None:
         with pytest.raises(StateError, match="STATE_FINGERPRINT"):
             HashJoin(TABLE, TABLE, options=OperatorOptions(directory=str(tmp_path)))
     made("join", tmp_path).close()
+
+
+# ---------------------------------------------------------------- directories that nobody names
+
+OWNER = """
+import sys
+from zset_join.state.rows.private_directory import PrivateDirectory
+held = PrivateDirectory(sys.argv[1])
+(held.path / "rows").write_bytes(b"rows")
+print(held.path, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_what_a_killed_process_left_goes_when_the_next_directory_is_made(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", OWNER, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        left = Path(owner.stdout.readline().strip())
+
+        while_it_lived = PrivateDirectory(str(tmp_path))
+        assert (left / "rows").read_bytes() == b"rows"
+        owner.kill()
+        owner.wait()
+        assert left.is_dir()
+
+        after_it = PrivateDirectory(str(tmp_path))
+
+    assert set(tmp_path.iterdir()) == {while_it_lived.path, after_it.path}
+
+
+def test_a_directory_goes_when_it_is_removed(tmp_path: Path) -> None:
+    first, second = PrivateDirectory(str(tmp_path)), PrivateDirectory(str(tmp_path))
+    (first.path / "rows").write_bytes(b"rows")
+
+    first.remove()
+    first.remove()
+
+    assert list(tmp_path.iterdir()) == [second.path]
+
+
+def test_what_others_have_in_the_same_place_stays(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "lock").touch()
+    place = tmp_path / "temporary"
+    (place / "zset_join-cold-is-just-being-made").mkdir(parents=True)
+    (place / "other").mkdir()
+    (place / "other" / "lock").touch()
+    (place / "zset_join-cold-link").symlink_to(outside)
+    before = set(place.iterdir())
+
+    made = PrivateDirectory(str(place))
+
+    assert set(place.iterdir()) == before | {made.path}
+    assert (outside / "lock").is_file()
+
+
+def test_a_place_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        PrivateDirectory(str(tmp_path / "missing"))

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from tests.stages.every_stage import CONTROLLED, EVENTS, QUOTES, STAGES, registered
-from zset_join.core.errors import PlanError, StateError
+from tests.state.rows.test_directory_lock import BAG, made
+from zset_join.core.errors import BadInputError, OptionError, PlanError, StateError
 from zset_join.core.tick import Tick
 from zset_join.expressions import left
+from zset_join.operators.join import HashJoin
 from zset_join.operators.partial_upserts import PartialUpserts
 from zset_join.operators.stateless import Select, Union, Where
 from zset_join.stages import Stage, StageOptions
+from zset_join.state.rows.answers import Answers
 from zset_join.zset import ZSet
 
 TICK = Tick(0, 1_000)
@@ -76,15 +80,42 @@ def test_what_is_no_snapshot_is_refused_and_changes_nothing(operator: Any) -> No
     operator.restore(before)
 
 
-def test_an_answer_that_is_read_when_the_state_has_changed_is_refused(operator: Any) -> None:
-    empty = [ZSet.empty(one.schema) for one in operator.inputs]
+@pytest.mark.parametrize("then", ["absorb", "restore", "close"])
+def test_an_answer_that_is_read_when_the_state_has_changed_is_refused(operator: Any, then: str) -> None:
+    empty, snapshot = [ZSet.empty(one.schema) for one in operator.inputs], operator.snapshot()
     late = operator.answer(TICK, empty)
-    operator.absorb(TICK, empty)
+    {
+        "absorb": lambda: operator.absorb(TICK, empty),
+        "restore": lambda: operator.restore(snapshot),
+        "close": operator.close,
+    }[then]()
 
     with pytest.raises(StateError) as refused:
         list(late)
 
     assert refused.value.code == "ANSWER_OUTDATED"
+
+
+def test_an_epoch_that_is_refused_outdates_nothing() -> None:
+    join = HashJoin(BAG, BAG)
+    rows = ZSet.of({"id": [1, 2], "k": [1, 1]})
+    unread = join.answer(TICK, [rows, rows])
+
+    with pytest.raises(BadInputError, match="ABSENT_ROW"):
+        join.absorb(TICK, [-rows, rows])
+
+    assert sum(len(chunk) for chunk in unread) == 4
+
+
+def test_what_was_read_before_stays_and_the_rest_is_refused() -> None:
+    answers, rows = Answers(), ZSet.of({"id": [1]})
+    chunks = answers.guarded(iter([rows, rows]))
+    assert next(chunks) is rows
+
+    answers.outdate()
+
+    with pytest.raises(StateError, match="read it to its end first"):
+        next(chunks)
 
 
 def test_a_closed_operator_refuses_and_may_be_closed_again(operator: Any) -> None:
@@ -112,3 +143,14 @@ def test_a_listed_answer_is_refused_once_the_state_has_changed_or_is_closed(kind
         operator.listed()
 
     assert [outdated.value.code, closed.value.code] == ["ANSWER_OUTDATED", "OPERATOR_CLOSED"]
+
+
+@pytest.mark.parametrize("name", ["join", "route", "aggregate"])
+def test_a_directory_is_made_or_refused_by_name(name: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+
+    made(name, tmp_path / "a" / "b").close()
+    with pytest.raises(OptionError, match="cannot be made") as refused:
+        made(name, tmp_path / "file" / "b")
+
+    assert (refused.value.code, (tmp_path / "a" / "b").is_dir()) == ("DIRECTORY", True)

@@ -56,30 +56,16 @@ def ranks(array: pa.Array) -> list[tuple[int, ...]]:
 
 
 @pytest.mark.parametrize(("kind", "count", "ascending"), ORDERS, ids=NAMES)
-def test_words_order_as_values_do(kind: pa.DataType, count: int, ascending: list[Any]) -> None:
-    found = ranks(pa.array(ascending, kind))
+def test_words_order_as_values_do_in_slices_and_beside_nulls_too(kind: pa.DataType, count: int, ascending: list[Any]) -> None:
+    array = pa.array(ascending, kind)
+    found = ranks(array)
 
     assert found == sorted(set(found))
     assert {len(words) for words in found} == {count}
-
-
-@pytest.mark.parametrize(("kind", "count", "ascending"), ORDERS, ids=NAMES)
-def test_words_are_counted_before_there_are_any_rows(kind: pa.DataType, count: int, ascending: list[Any]) -> None:
+    assert [words for at in range(len(array)) for words in ranks(array.slice(at, 1))] == found
+    assert ranks(pa.array([None, *ascending], kind))[1:] == found
+    assert len(sequence_words([array.slice(0, 0)])) == count
     assert count_sequence_words([kind], relation="orders", columns=["seq"]) == count
-    assert len(sequence_words([pa.array([], kind)])) == count
-
-
-@pytest.mark.parametrize(("kind", "count", "ascending"), ORDERS, ids=NAMES)
-def test_a_slice_gives_the_words_of_its_own_rows(kind: pa.DataType, count: int, ascending: list[Any]) -> None:
-    array = pa.array(ascending, kind)
-
-    assert ranks(array.slice(1)) == ranks(array)[1:]
-    assert [words for at in range(len(array)) for words in ranks(array.slice(at, 1))] == ranks(array)
-
-
-@pytest.mark.parametrize(("kind", "count", "ascending"), ORDERS, ids=NAMES)
-def test_a_null_beside_a_value_does_not_change_its_words(kind: pa.DataType, count: int, ascending: list[Any]) -> None:
-    assert ranks(pa.array([None, ascending[0]], kind))[1] == ranks(pa.array(ascending, kind))[0]
 
 
 def test_zeros_are_equal_and_so_are_all_nans() -> None:
@@ -87,13 +73,6 @@ def test_zeros_are_equal_and_so_are_all_nans() -> None:
 
     assert len(set(ranks(pa.array([0.0, -0.0])))) == 1
     assert len(set(ranks(pa.array(nans)))) == 1
-
-
-def test_columns_follow_each_other_from_the_most_significant() -> None:
-    words = sequence_words([pa.array([1, 2]), pa.array([Decimal(3), Decimal(4)], pa.decimal128(20, 0))])
-
-    assert [word.tolist() for word in (words[0], words[1])] == [[1, 2], [0, 0]]
-    assert len(words) == count_sequence_words([pa.int64(), pa.decimal128(20, 0)], relation="r", columns=["a", "b"]) == 3
 
 
 def test_a_null_is_found_in_any_column_and_inside_a_struct() -> None:
@@ -106,11 +85,6 @@ def test_a_null_is_found_in_any_column_and_inside_a_struct() -> None:
 
     assert marked is not None
     assert marked.tolist() == [False, True, True, True]
-
-
-def test_where_there_is_no_null_nothing_is_made() -> None:
-    assert sequence_nulls([pa.array([1, 2])]) is None
-    assert sequence_nulls([]) is None
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from tests.epochs import delete, insert, upsert
-from tests.state.side_anatomy import absorb, anatomy, changes_of, make_side, pieces
+from tests.state.side_anatomy import absorb, anatomy, make_side
 from zset_join.core.errors import StateError
 from zset_join.core.relation import ChangelogMode
 from zset_join.state.rows import side_snapshot
@@ -46,30 +45,6 @@ def full_of_life(mode: ChangelogMode, **options: Any) -> SideState:
     return side
 
 
-@pytest.mark.parametrize(("mode", "sequenced"), [("append", False), ("changelog", False), ("upsert", False), ("upsert", True)])
-@pytest.mark.parametrize("part", [65_536, 6])
-def test_a_restored_side_holds_what_the_first_one_held(
-    mode: ChangelogMode, sequenced: bool, part: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(side_snapshot, "_SNAPSHOT_ROWS", part)
-    side = full_of_life(mode, sequenced=sequenced)
-
-    again = make_side(mode, sequenced=sequenced)
-    restore_side(again, snapshot_side(side))
-
-    held, restored = anatomy(side), anatomy(again)
-    assert sorted(pieces(again, restored.live), key=repr) == sorted(pieces(side, held.live), key=repr)
-    assert pieces(again, restored.tombstones) == pieces(side, held.tombstones)
-    assert snapshot_side(again) == snapshot_side(side)
-
-
-def test_copies_are_counted_in_a_column() -> None:
-    side = make_side("changelog")
-    absorb(side, insert((1, "a", "x"), copies=3) + insert((2, "b", "x")))
-
-    assert snapshot_side(side).column("_zset_weight").to_pylist() == [3, 1]
-
-
 def test_tombstones_come_last_with_their_age_and_their_sequence() -> None:
     side = full_of_life("upsert", sequenced=True)
 
@@ -78,60 +53,6 @@ def test_tombstones_come_last_with_their_age_and_their_sequence() -> None:
     assert tail.select(["id", "k", "_zset_weight", "_zset_watermark", "_zset_sequence_0"]).to_pylist() == [
         {"id": number, "k": None, "_zset_weight": 0, "_zset_watermark": 55, "_zset_sequence_0": 2} for number in (4, 9, 11)
     ]
-
-
-def test_degrees_are_part_of_a_snapshot_where_rows_have_them() -> None:
-    side = make_side(sequenced=True, has_degree=True)
-    absorb(side, upsert((1, "a", "x", 1), (2, "b", "x", 1)) + delete((3, None, None, 1)))
-    live = anatomy(side).live
-    side.store_degrees(pa.array(live).to_numpy(), pa.array([5, 7]).to_numpy())
-
-    table = snapshot_side(side)
-    again = make_side(sequenced=True, has_degree=True)
-    restore_side(again, table)
-
-    assert table.column("_zset_degree").to_pylist() == [5, 7, 0]
-    assert again.degrees(pa.array(anatomy(again).live).to_numpy()).tolist() == [5, 7]
-
-
-def test_a_restored_sequence_still_orders() -> None:
-    again = make_side(sequenced=True)
-    restore_side(again, snapshot_side(full_of_life("upsert", sequenced=True)))
-
-    prepared, found = changes_of(again, upsert((4, "late", "x", 1), (5, "late", "x", 0), (6, "new", "x", 3)))
-
-    assert (prepared.stale, len(found)) == (2, 2)
-
-
-def test_a_snapshot_may_come_back_in_chunks_and_other_encodings() -> None:
-    side = full_of_life("upsert")
-    table = snapshot_side(side)
-    loose = pa.concat_tables([table.slice(0, 5), table.slice(5)])
-    loose = loose.set_column(1, "k", loose.column("k").cast(pa.large_string()))
-
-    again = make_side()
-    restore_side(again, loose)
-
-    assert snapshot_side(again) == table
-
-
-def test_restoring_forgets_what_was_there(tmp_path: Path) -> None:
-    side = make_side(directory=str(tmp_path))
-    absorb(side, upsert((99, "a", LONG)))
-
-    restore_side(side, snapshot_side(full_of_life("upsert")))
-
-    assert len(anatomy(side).live) == 17
-    assert 99 not in [row[0] for row in pieces(side, anatomy(side).live)]
-
-
-def test_an_empty_snapshot_is_an_empty_side() -> None:
-    side = make_side()
-    table = snapshot_side(side)
-
-    restore_side(side, table)
-
-    assert (table.num_rows, table.schema.names[:3], anatomy(side).live) == (0, ["id", "k", "text"], [])
 
 
 def test_two_versions_of_one_row_are_no_snapshot() -> None:

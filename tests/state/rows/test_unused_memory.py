@@ -1,13 +1,7 @@
-"""Memory that allocators keep is given back where it is much, and left to them where it is little.
-
-Run as a program, it prints the reported memory that is held, freed and given back.
-"""
+"""Memory that allocators keep is given back where it is much, and left to them where it is little."""
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,10 +10,9 @@ import numpy as np
 import pytest
 
 from zset_join.state.rows import unused_memory
-from zset_join.state.rows.unused_memory import CAN_REPORT, UnusedMemory, release, resident_bytes
+from zset_join.state.rows.unused_memory import UnusedMemory, release, resident_bytes
 
 MB = 1 << 20
-needs_report = pytest.mark.skipif(not CAN_REPORT, reason="the allocator of this host does not report how much it keeps free")
 
 
 @dataclass
@@ -45,24 +38,6 @@ def nobody_else_watches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(UnusedMemory, "_held", {})
     monkeypatch.setattr(UnusedMemory, "_unsure", {})
     monkeypatch.setattr(UnusedMemory, "_found", 0)
-
-
-def main() -> None:
-    """Print how much allocators keep of 50 MB by their report: held, freed, with 64 MB mapped beside, given back."""
-    memory = UnusedMemory()
-    memory.give_back(0)
-    arrays = [np.ones(1 << 13) for _ in range(800)]
-    last = arrays.pop()
-    reported = {"held": memory.correction(50 * MB)}
-    arrays.clear()
-    reported["freed"] = memory.correction(0)
-    mapped = np.ones(8 << 20)
-    reported["mapped"] = memory.correction(0)
-    del mapped
-    memory.give_back(0)
-    reported["given back"] = memory.correction(0)
-    sys.stdout.write(json.dumps(reported))
-    del last
 
 
 def test_what_was_freed_is_given_back() -> None:
@@ -112,52 +87,28 @@ def test_what_an_epoch_held_meanwhile_is_not_taken_for_what_is_always_there(proc
     assert memory.give_back(100)
 
 
-@needs_report
-def test_what_allocators_keep_is_reported_and_what_is_held_or_mapped_is_not() -> None:
-    done = subprocess.run([sys.executable, "-m", __name__], check=True, capture_output=True, text=True)
-    reported = json.loads(done.stdout)
-
-    assert reported["held"] < 10 * MB
-    assert 40 * MB < reported["freed"] < 60 * MB
-    assert abs(reported["mapped"] - reported["freed"]) < 10 * MB
-    assert reported["given back"] < 10 * MB
-
-
-def test_what_the_process_had_before_is_not_kept(process: Process) -> None:
-    process.resident, process.free = 300, 40
-    memory = UnusedMemory()
-
-    assert memory.correction(0) == 0
-    process.resident += 30
-    assert memory.correction(0) == 30
-    assert memory.correction(20) == 10
-
-
-def test_no_more_is_kept_than_is_free(process: Process) -> None:
+@pytest.mark.parametrize(
+    ("grown", "given", "expected"),
+    [
+        pytest.param(30, {"held_bytes": 0}, 30, id="what the process had before is not kept"),
+        pytest.param(30, {"held_bytes": 20}, 10, id="nor is what is held"),
+        pytest.param(100, {"held_bytes": 0}, 40, id="no more than is free"),
+        pytest.param(100, {"held_bytes": 0, "more_bytes": 20}, 60, id="pages that are not full"),
+        pytest.param(100, {"held_bytes": 0, "more_bytes": 80}, 100, id="as far as they are there"),
+        pytest.param(100, {"held_bytes": 130, "less_bytes": 50}, -30, id="files that nobody looked at"),
+        pytest.param(100, {"held_bytes": 190, "less_bytes": 50}, -50, id="not more than they are"),
+        pytest.param(100, {"held_bytes": 90, "less_bytes": 50}, 10, id="files that somebody looked at"),
+        pytest.param(-1000, {"held_bytes": 0}, 0, id="a host that reports no resident size"),
+    ],
+)
+def test_what_is_beyond_what_is_held_is_kept_by_allocators_as_far_as_it_is_free(
+    process: Process, grown: int, given: dict[str, int], expected: int
+) -> None:
     process.free = 40
     memory = UnusedMemory()
-    process.resident += 100
+    process.resident += grown
 
-    assert memory.correction(0) == 40
-
-
-def test_pages_that_are_not_full_and_files_that_were_looked_at_are_reported_as_far_as_they_are_there(process: Process) -> None:
-    process.free = 40
-    memory = UnusedMemory()
-    process.resident += 100
-
-    assert memory.correction(0, more_bytes=20) == 60
-    assert memory.correction(0, more_bytes=80) == 100
-
-
-def test_files_that_were_not_looked_at_are_reported_as_less(process: Process) -> None:
-    process.free = 40
-    memory = UnusedMemory()
-    process.resident += 100
-
-    assert memory.correction(130, less_bytes=50) == -30
-    assert memory.correction(190, less_bytes=50) == -50
-    assert memory.correction(90, less_bytes=50) == 10
+    assert memory.correction(**given) == expected
 
 
 def test_what_allocators_keep_is_shared_by_those_who_watch(process: Process) -> None:
@@ -189,12 +140,6 @@ def test_what_somebody_held_who_has_closed_is_held_by_nobody(process: Process) -
     other.give_back(1 << 40, held_bytes=50)
 
     assert memory.correction(0) == 120
-
-
-def test_where_the_host_does_not_report_the_resident_size_nothing_is_corrected(process: Process) -> None:
-    process.resident, process.free = 0, 40
-
-    assert UnusedMemory().correction(50, less_bytes=30, more_bytes=30) == 0
 
 
 def test_where_the_allocator_reports_nothing_nothing_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,10 +183,6 @@ def test_budgets_of_the_same_size_are_in_company_until_they_are_closed() -> None
     assert other.shared_budgets() == (1, 12_345_678)
     of_three[0].close()
     assert of_three[1].shared_budgets() == (2, 2 * 12_345_677)
-
-
-if __name__ == "__main__":
-    main()
 
 
 def test_arrow_keeps_at_most_what_it_once_held_and_holds_no_more(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from zset_join.checkpoint.added_columns import conformed_rows
 from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.checkpoint.log import read_log
 from zset_join.checkpoint.record import BucketHistory, CommitRecord
@@ -38,8 +37,7 @@ def view_rows(files: CheckpointFiles, history: BucketHistory, schema: pa.Schema)
     if history.snapshot is not None:
         table = read_snapshot(files, history.snapshot)["view"]
         weights = single_batch(table.select([WEIGHT])).column(0).to_numpy()
-        rows = conformed_rows(single_batch(table.drop_columns([WEIGHT])), schema)
-        yield ZSet(rows.cast(schema), weights)
+        yield ZSet(single_batch(table.drop_columns([WEIGHT])).cast(schema), weights)
     for log in history.logs:
         for logged in read_log(files, log, schemas=[schema]):
             yield logged.deltas[0]

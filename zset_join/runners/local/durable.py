@@ -24,7 +24,6 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from zset_join.checkpoint.added_columns import conformed_zset
 from zset_join.checkpoint.answer_parts import ArrowParts, read_arrow_parts
 from zset_join.checkpoint.bucket import BucketState, close_kept_operators
 from zset_join.checkpoint.changed_plans import ChangedPlan
@@ -320,7 +319,7 @@ class PipelineDirectory:
                 undo_epochs=change.undo_epochs,
                 columns=(*(() if self.checkpoint.changed is None else self.checkpoint.changed.columns), *columns),
                 note=change.note,
-                left={name: rows for name, rows in evolution.gone_after().items() if rows is not None},
+                gone=evolution.gone_after(),
             )
             record = CommitRecord(
                 query_id=self.query_id,
@@ -459,7 +458,7 @@ class PipelineDirectory:
         schema = self._plan.output_of(view).schema
         parts = [part for part in record.parts if part.way in ways]
         with self._reporting_full_disk(no_epoch):
-            chunks = [conformed_zset(chunk, schema) for chunk in read_arrow_parts(self.checkpoint.files, parts)]
+            chunks = [_with_columns_of(schema, chunk) for chunk in read_arrow_parts(self.checkpoint.files, parts)]
         return ZSet.concat(chunks, schema=schema)
 
     def _parts(self, tick: Tick, way: str, delta: ZSet) -> list[PartEntry]:
@@ -468,7 +467,7 @@ class PipelineDirectory:
         return [replace(part, way=way) for part in written]
 
     def _way(self, view: str) -> str:
-        """Return the name of a view's answers; the only view has none, as in the past."""
+        """Return the name of a view's answers; the only view has none."""
         return view if len(self._plan.views) > 1 else ""
 
     def close(self) -> None:
@@ -569,3 +568,12 @@ class PipelineDirectory:
 def _keep(histories: dict[str, BucketHistory], key: str, history: BucketHistory) -> None:
     if history != BucketHistory():
         histories[key] = history
+
+
+def _with_columns_of(schema: pa.Schema, delta: ZSet) -> ZSet:
+    """Return the answer of an epoch before a view got columns: NULL in them."""
+    if delta.schema.names == schema.names:
+        return delta
+    have = frozenset(delta.schema.names)
+    columns = [delta.rows.column(one.name) if one.name in have else pa.nulls(len(delta), one.type) for one in schema]
+    return ZSet(pa.RecordBatch.from_arrays(columns, schema=schema), delta.weights)

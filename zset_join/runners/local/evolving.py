@@ -59,7 +59,7 @@ class EvolutionStart:
     history: InputHistory | None
     known: KnownTimes
     shapes: Mapping[int, DurableOperator] | None = None  # the same stages without rows, where reading `states` is to wait
-    gone: Mapping[str, int | None] = field(default_factory=dict)  # dropped sources: rows that a stage held; None: unknown
+    gone: Mapping[str, int] = field(default_factory=dict)  # dropped sources: rows that a stage held
     as_now: bool = False  # new stages whose answer depends on arrival are built as if all rows arrived now
     words: ColumnWords = field(default_factory=no_words)
     first_rows: Mapping[str, ZSet] = field(default_factory=dict)
@@ -117,7 +117,7 @@ class Evolution:
 
     # ---------------------------------------------------------------- what is kept
 
-    def gone_after(self) -> dict[str, int | None]:
+    def gone_after(self) -> dict[str, int]:
         """Return the sources that the new plan has no more, each with how many rows a stage held of it at most."""
         there = {source.name for source in self.plan.sources}
         leaving = [source.name for source in self.origin.plan.sources if source.name not in there and self.origin.epoch]

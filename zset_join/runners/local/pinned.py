@@ -180,7 +180,6 @@ def _state_at(
             local_state_dir=str(Path(temporary) / "local"),
             digest="",
             histories={} if kept == BucketHistory() else {0: kept},
-            has_added_columns=bool(known.get("added_columns")),
         )
         state = BucketState(context, 0, partial(node.stage.build, node.options(options)))
         held.callback(state.release)

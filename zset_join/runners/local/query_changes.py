@@ -76,7 +76,7 @@ class QueryChanges:
     dead_letters: pa.Table
     _contents: Mapping[str, Contents] | None
     _before: QueryBefore | None = None
-    _dropped_sources: Mapping[str, int | None]
+    _dropped_sources: Mapping[str, int]
     _engine: Engine
     _has_several: bool
     _history: InputHistory | None

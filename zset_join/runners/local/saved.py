@@ -30,7 +30,7 @@ from zset_join.zset.protocol import DurableOperator
 
 __all__ = ["SavedState", "lasts", "load_state", "save_state"]
 
-_FORMAT = 1
+_FORMAT = 2
 _WEIGHT = "__weight"
 
 
@@ -44,7 +44,7 @@ class SavedState:
     late_rows: Mapping[str, int]
     contents: Mapping[str, ZSet] | None
     # Rows that a stage held of each, None: unknown; such a source must not come back as an empty one.
-    dropped_sources: Mapping[str, int | None] = field(default_factory=dict)
+    dropped_sources: Mapping[str, int] = field(default_factory=dict)
 
 
 def save_state(path: Path, plan: QueryPlan, operators: Mapping[int, DurableOperator], state: SavedState) -> None:
@@ -115,14 +115,13 @@ def load_state(path: Path, plan: QueryPlan, operators: Mapping[int, DurableOpera
             table = pq.read_table(path / file)
             weights = np.asarray(single_batch(table.select([_WEIGHT])).column(0), np.int64)
             contents[name] = ZSet(single_batch(table.drop_columns([_WEIGHT]).cast(plan.output_of(name).schema)), weights)
-    gone = written.get("dropped_sources", {})  # a list of names in states that did not count their rows
     return SavedState(
         epoch=written["epoch"],
         processing_time_us=written["processing_time_us"],
         watermarks=written["watermarks"],
         late_rows=written["late_rows"],
         contents=contents,
-        dropped_sources=gone if isinstance(gone, dict) else dict.fromkeys(gone),
+        dropped_sources=written["dropped_sources"],
     )
 
 

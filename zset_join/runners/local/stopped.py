@@ -20,12 +20,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from zset_join.checkpoint.plan import query_plan
 from zset_join.checkpoint.reading import (
     changed_plan_of,
     checkpoint_folder,
     no_checkpoint,
     plan_before,
+    query_plan,
     read_committed,
     reads_start,
     stored_description,

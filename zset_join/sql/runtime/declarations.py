@@ -6,8 +6,8 @@ The law: the plan of the pipeline and its declarations become true together. A f
 commit record of the change names its number; a file that no record names is that of a change that did not come true. Before the
 first epoch the newest file counts.
 
-Statements are kept as they were written; one with a password is refused (`zset_join.sql.parse.secrets`), but for those of
-earlier directories. Only the owner of the directory can read the files.
+Statements are kept as they were written; one with a password is refused (`zset_join.sql.parse.secrets`). Only
+the owner of the directory can read the files.
 
 A file whose statements refer to the environment has a stamp, made with a key in the configuration of the user
 (`zset_join/key` in `XDG_CONFIG_HOME` or in `~/.config`) over the place of the directory and all its statements. So statements
@@ -153,10 +153,8 @@ class Declarations:
         try:
             body = unseal(local.read_bytes(path) or b"", version=_FORMAT, name=_named(number))
             lists = ("names", "earlier")
-            declared = tuple(
-                Declaration(**{**one, **{key: tuple(one.get(key, ())) for key in lists}}) for one in body["declared"]
-            )
-            stamp, own = body.get("stamp"), _own_stamp(self._directory, _stamped(body)) if body.get("stamp") else None
+            declared = tuple(Declaration(**{**one, **{key: tuple(one[key]) for key in lists}}) for one in body["declared"])
+            stamp, own = body["stamp"], _own_stamp(self._directory, _stamped(body)) if body["stamp"] else None
             is_own = own is not None and hmac.compare_digest(str(stamp), own)
             return Catalogued(declared=declared, views=tuple(body["views"]), settings=body["settings"], is_own=is_own)
         except (ValueError, KeyError, TypeError) as error:

@@ -223,16 +223,8 @@ class DirectoryRuntime(DurableChanges):
                 running.pipeline, running.held, running.is_paused, running.since = view, held, True, since
         self._feed_written()
 
-    def _hold(self, running: Running, written: Any) -> None:
-        """Let a query be paused that was so when the session was closed."""
+    def _hold(self, running: Running, written: Mapping[str, Any]) -> None:
         assert isinstance(running, DurableQuery)  # noqa: S101 - this runtime starts no other
-        if not isinstance(written, Mapping):
-            raise StateError(
-                f'"{running.name}" was paused by an earlier version, which kept its rows elsewhere. RESUME it with that '
-                "version, or begin with a new directory.",
-                code="OLD_SESSION",
-                directory=str(self._directory),
-            )
         running.held, running.is_paused = read_relation(written), True
         running.pipeline = OwnView(self._group, running.name, running.query.schema)
         running.pipeline.pause()

@@ -56,7 +56,7 @@ _CATALOG = ("tables", "views", "functions", "sinks", "indexes")
 class DurablePlan(ProcessRuntime):
     """Keep a pipeline in a directory that is one of the tables and queries of a session."""
 
-    _layout = 2  # one pipeline; 3: one whose files and topics Spark reads
+    _layout = 4  # one pipeline; 5: one whose files and topics Spark reads
     keeps_statements = True
 
     def __init__(
@@ -97,7 +97,7 @@ class DurablePlan(ProcessRuntime):
         """Take what the last epoch has for tables, where the process died before they took it."""
 
     @abstractmethod
-    def _hold(self, running: Running, written: Any) -> None:
+    def _hold(self, running: Running, written: Mapping[str, Any]) -> None:
         """Let a query be paused that was so when the session was closed.
 
         Args:

@@ -6,6 +6,7 @@ shop/session.json                           how the directory is laid out
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 from zset_join.checkpoint.reading import changed_plan_of, read_committed
@@ -48,17 +49,16 @@ def claim_directory(directory: Path, layout: int) -> FileLock:
 
 def _check_layout(directory: Path, layout: int) -> None:
     data = local.read_bytes(directory / _LAYOUT)
-    if data is None and not any(local.list_directory(directory / name) for name in ("tables", "pipeline")):
+    if data is None and not local.list_directory(directory / "pipeline"):
         local.write_atomic(directory / _LAYOUT, seal({}, version=layout, name=_LAYOUT))
         return
     try:
         unseal(data or b"", version=layout, name=_LAYOUT)
     except UnknownFormatError as error:
         raise StateError(
-            f"{directory} is laid out for a session of another kind, on Spark or in this process, or by an earlier "
-            "version, which kept files of each table and a checkpoint of each query. Open it with the program that "
-            "created it; or start with a new directory, run the statements there, and insert the rows of tables/ "
-            "(Parquet files) again.",
+            f"{directory} has the layout {error.found}, and this session reads the layout {layout} only: it was made by a "
+            "session of the other engine (in this process, or inside Spark), which opens it, or by another version. Rebuild "
+            f"it: rm -r {shlex.quote(str(directory))}, then run its statements again.",
             code="OLD_SESSION",
             directory=str(directory),
         ) from error

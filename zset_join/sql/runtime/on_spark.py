@@ -75,7 +75,7 @@ class SparkRuntime(DirectoryRuntime):
     Rows that Spark reads are taken by `read` and, but after `run_as`, when a query starts: the present content.
     """
 
-    _layout = 3
+    _layout = 5
 
     def __init__(
         self,

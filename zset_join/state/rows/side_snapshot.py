@@ -27,7 +27,7 @@ from zset_join.kernels.rows import side as s
 from zset_join.kernels.rows.epoch import CHANGE_WORDS
 from zset_join.kernels.rows.tombstones import date_newest, requeue
 from zset_join.kernels.values import columns as c
-from zset_join.shapes.kept_types import IGNORED, NullKeys
+from zset_join.shapes.kept_types import NullKeys
 from zset_join.state.rows.side import PreparedSide, SideState
 from zset_join.zset import ZSet, single_batch
 
@@ -57,6 +57,7 @@ _Words = npt.NDArray[np.int64]
 _SNAPSHOT_ROWS = 1 << 16
 _EPOCH = b"zset_join.absorbed_epoch"
 _ROWS = b"zset_join.rows"
+_IGNORED = b"zset_join.ignored_rows"
 
 
 def side_reader(
@@ -157,16 +158,16 @@ def _rows_of(table: pa.Table | pa.RecordBatchReader) -> int:
 def snapshot_counts(table: pa.Table | pa.RecordBatchReader) -> tuple[int, ...]:
     """Return the counts of the side: stale rows, unknown deletes, rejected rows."""
     metadata = table.schema.metadata or {}
-    return tuple(json.loads(metadata.get(IGNORED, b"[0, 0, 0]")))
+    return tuple(json.loads(metadata.get(_IGNORED, b"[0, 0, 0]")))
 
 
 def with_unknown_deletes(table: pa.Table, count: int) -> pa.Table:
     """Return a snapshot with another count of unknown deletes; itself where it counts none."""
     metadata = table.schema.metadata or {}
-    if IGNORED not in metadata:
+    if _IGNORED not in metadata:
         return table
-    stale, _, rejected = json.loads(metadata[IGNORED])
-    return table.replace_schema_metadata({**metadata, IGNORED: json.dumps([stale, count, rejected])})
+    stale, _, rejected = json.loads(metadata[_IGNORED])
+    return table.replace_schema_metadata({**metadata, _IGNORED: json.dumps([stale, count, rejected])})
 
 
 def null_keys(side: SideState) -> NullKeys:
@@ -181,7 +182,7 @@ def with_null_keys(table: pa.Table, more: NullKeys) -> pa.Table:
 
 
 def _facts(epoch: int, counts: Sequence[int]) -> dict[bytes, bytes]:
-    texts = {_EPOCH: str(epoch), IGNORED: json.dumps(list(counts))}
+    texts = {_EPOCH: str(epoch), _IGNORED: json.dumps(list(counts))}
     return {name: text.encode() for name, text in texts.items()}
 
 

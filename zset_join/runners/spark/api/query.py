@@ -11,7 +11,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import PySparkException
@@ -25,10 +24,9 @@ from zset_join.core.notebook import html_progress, html_text
 from zset_join.evolution.changed_columns import ColumnWords
 from zset_join.runners.spark.api.stored_query import QueryRunner, QueryTools, StoredQuery
 from zset_join.runners.spark.driver.epochs import DriverSettings
-from zset_join.runners.spark.driver.on_server import on_server, refuse_missing
+from zset_join.runners.spark.driver.on_server import refuse_missing
 from zset_join.runners.spark.driver.served import ServedEpochs, ServedQuery, ServedTools, refuse_served
 from zset_join.runners.spark.driver.served_executors import ServedExecutorEpochs, ServedExecutorQuery, refuse_served_executors
-from zset_join.runners.spark.driver.spark_files import restored_files
 
 if TYPE_CHECKING:
     from zset_join.checkpoint.other_mode import OtherMode
@@ -344,9 +342,6 @@ def start_served(
 ) -> JoinQuery:
     """Start a query over Spark Connect: its epochs run in a process of the server."""
     other = None if refuse_served(runner.settings, runner.session) else draft()
-    scratch, location = runner.options.spark_checkpoint_location, runner.options.checkpoint_location
-    if scratch is not None:
-        runner.scratch_start = on_server(runner.session, partial(restored_files, scratch, location))
     query = stream.foreachBatch(ServedEpochs(runner.settings, baseline, other)).start()
 
     def is_active() -> bool:

@@ -329,19 +329,19 @@ class JoinStreamWriter:
             given_through: the last epoch passed to functions, if the query was changed to this one; else None.
         """
         query, epochs, options = self._prepared_on_driver()
-        location, place, tools = options.checkpoint_location, epochs.spark_location, DriverTools(epochs)
+        location, tools = options.checkpoint_location, DriverTools(epochs)
         if is_connect(query.session):
             rows, baseline = served_rows(query, epochs), None if epochs.baseline is None else frame_bytes(epochs.baseline)
             runner = ServedQuery(replace(epochs.settings, is_served=True), query.session)
             others = OtherModes("driver", options, lambda: self._query.placed, lambda: query)
-            served = start_served(self._of_spark(rows, place), runner, baseline, others.draft)
+            served = start_served(self._of_spark(rows, location), runner, baseline, others.draft)
             served.changing = ChangingQuery(self, runner)
             return served
         make_place(location)
         check_mode(location, "driver")
         epochs.given_through = given_through
         started = start_query(
-            lambda: self._of_spark(streamed_rows(query, epochs), place), epochs, tools, checkpoint_location=location
+            lambda: self._of_spark(streamed_rows(query, epochs), location), epochs, tools, checkpoint_location=location
         )
         started.changing = ChangingQuery(self, epochs)
         return started
@@ -444,7 +444,7 @@ class JoinStreamWriter:
     def _stream(self, runner: EpochRunner, tagged: TaggedStreams, location: str) -> DataStreamWriter:
         """Return Spark's own writer of the rows; a source of ours that the checkpoint needs is made."""
         rows = tagged.dataframe
-        if tagged.baseline is not None or needs_start(location, location, is_timed=runner.is_timed):
+        if tagged.baseline is not None or needs_start(location, is_timed=runner.is_timed):
             rows = with_start(rows, location)
         if runner.is_timed:
             runner.heartbeat = Heartbeat(checkpoint_folder(location), runner.next_due)

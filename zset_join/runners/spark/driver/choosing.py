@@ -59,21 +59,11 @@ def stored_mode(location: str) -> Mode | None:
 def chosen_mode(
     options: QueryOptions, *, has_place: bool, plan: Callable[[], object], expected: Callable[[], Expectation]
 ) -> Choice:
-    if options.spark_checkpoint_location is not None and options.execution != "executors":
-        return Choice("driver", "sparkCheckpointLocation goes with the driver")
     return _checked(_choice(options, has_place, plan, expected), options)
 
 
 def _checked(choice: Choice, options: QueryOptions) -> Choice:
     """Return a choice that all options go with."""
-    if options.spark_checkpoint_location is not None and choice.mode == "executors":
-        raise OptionError(
-            f"sparkCheckpointLocation={options.spark_checkpoint_location!r} goes with epochs on the driver, which copy "
-            'Spark\'s files to checkpointLocation; this query runs them on executors. Add option("execution", "driver"), '
-            "or leave the option out.",
-            code="SCRATCH_EXECUTORS",
-            value=options.spark_checkpoint_location,
-        )
     if options.keep_state == "needed" and choice.mode == "executors":
         raise OptionError(
             f'keepState="needed" goes with epochs on the driver, and these run on executors ({choice.reason}), whose state '

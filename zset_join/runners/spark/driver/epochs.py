@@ -28,6 +28,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from zset_join.checkpoint.descriptions import SESSION
 from zset_join.checkpoint.local_state import LOCAL_STATE_RETENTION_SECONDS
 from zset_join.checkpoint.reading import (
     changed_plan_of,
@@ -37,9 +38,7 @@ from zset_join.checkpoint.reading import (
     reads_start,
     stored_description,
 )
-from zset_join.checkpoint.session_texts import SESSION
 from zset_join.core.errors import StateError
-from zset_join.core.hidden_settings import shown
 from zset_join.core.options import QueryOptions
 from zset_join.core.progress_line import progress_line
 from zset_join.core.tick import Tick
@@ -58,7 +57,6 @@ from zset_join.runners.spark.driver.collecting import collected_slices, collecte
 from zset_join.runners.spark.driver.memory import refuse_without_memory
 from zset_join.runners.spark.driver.record_decoder import SourceRows
 from zset_join.runners.spark.driver.rows_taken import rows_taken, together
-from zset_join.runners.spark.driver.spark_files import SparkFiles
 from zset_join.runners.spark.epoch.changed_batches import check_same_batch, epoch_before, has_ended
 from zset_join.runners.spark.epoch.disk_failures import disk_failure
 from zset_join.runners.spark.epoch.frame_sink import FrameSink, TakesSession
@@ -128,7 +126,6 @@ class DriverEpochs:
     has_ended: bool = False
     given_through: int | None = None
     _pipeline: Pipeline[Any] | None = None
-    _files: SparkFiles | None = None
     _query_id: str = ""
     _topic_ids: Mapping[str, Any] = field(default_factory=dict)
     _last_outcome: Callable[[], Any] = nothing_committed
@@ -140,11 +137,6 @@ class DriverEpochs:
     @property
     def location(self) -> str:
         return self.settings.options.checkpoint_location
-
-    @property
-    def spark_location(self) -> str:
-        """Return where Spark writes its own files."""
-        return self.settings.options.spark_checkpoint_location or self.location
 
     @property
     def options(self) -> QueryOptions:
@@ -256,16 +248,6 @@ class DriverEpochs:
             if pipeline is None:
                 return
             closing.callback(pipeline.close)
-            if self._files is not None and not self.settings.is_served:
-                try:
-                    self._files.keep_ended()
-                except OSError as error:
-                    _log.warning(
-                        "that the last epoch of %s is done could not be copied (%s): the next run requests that epoch "
-                        "again, and its answer is known",
-                        shown(self.location),
-                        error,
-                    )
 
     @contextmanager
     def pause(self) -> Iterator[None]:
@@ -344,14 +326,13 @@ class DriverEpochs:
     def _run(self, batch: DataFrame, epoch: int) -> None:
         session = batch.sparkSession
         if self._pipeline is None:
-            self.attach(spark_query_id(self.spark_location), session)
+            self.attach(spark_query_id(self.location), session)
             self.begin()
         pipeline = self.opened()
         for sink in self._spark_sinks():
             sink.session = session
         started, number = time.perf_counter(), epoch
         seconds: dict[str, float] = {}
-        self._keep_files(epoch)
         read = offsets_digest(self.location, epoch)
         checkpoint = pipeline.directory.checkpoint
         if (changed := checkpoint.changed) is not None:
@@ -382,13 +363,6 @@ class DriverEpochs:
         if self.heartbeat is not None:
             self.heartbeat.wake()
         refuse_outgrown(held, self.settings.options, epoch)
-
-    def _keep_files(self, epoch: int) -> None:
-        """Copy Spark's plan files of an epoch, if the checkpoint is not Spark's."""
-        scratch = self.options.spark_checkpoint_location
-        if scratch is not None:
-            self._files = self._files or SparkFiles(scratch, self.location)
-            self._files.keep(epoch)
 
     def _collected(self, batch: DataFrame, epoch: int) -> dict[str, Any]:
         """Return the rows of an epoch; those of baselines come before the first ones of any stream."""

@@ -33,7 +33,6 @@ from zset_join.checkpoint.reading import (
     changed_plan_of,
     no_checkpoint,
     read_committed,
-    read_format,
     reads_start,
     stored_description,
     stored_plan,
@@ -147,10 +146,9 @@ def _read(location: str, committed: CommittedState, temporary: str, held: ExitSt
         on_bad_input="quarantine", tombstone_retention_seconds=_ANY_TOMBSTONE, hash_seed=seed_of_query(files.query_id)
     )
     tick = Tick(record.epoch + 1, record.processing_time_us)
-    has_added = bool((read_format(files.folder) or {}).get("added_columns"))
 
     def read(name: str) -> dict[str, list[pa.Table]]:
-        return _tables(committed, before[name], name, tick, options, str(Path(temporary) / "local"), has_added)
+        return _tables(committed, before[name], name, tick, options, str(Path(temporary) / "local"))
 
     moved = MovedTables(before=before, after=stages_by_name(other.plan), options=options, epoch=record.epoch, read=read)
     plan = QueryPlan.from_json(other.plan["plan"])
@@ -187,7 +185,6 @@ def _tables(
     tick: Tick,
     options: StageOptions,
     local: str,
-    has_added_columns: bool,
 ) -> dict[str, list[pa.Table]]:
     """Return the tables of a state on executors, one per bucket."""
     found: dict[str, list[pa.Table]] = {}
@@ -201,7 +198,6 @@ def _tables(
             local_state_dir=local,
             digest="",
             histories={} if kept == BucketHistory() else {bucket: kept},
-            has_added_columns=has_added_columns,
         )
         with BucketState(context, bucket, partial(stage.build, options)) as state:
             for table, rows in state.operator.snapshot().items():

@@ -87,14 +87,13 @@ def on_server_with(rows: DataFrame, function: Callable[[pa.Table], Any]) -> Any:
     return on_server(rows.sparkSession, lambda: function(table_of(empty)))
 
 
-def start_on_server(session: SparkSession, location: str, spark_location: str, *, is_timed: bool, is_needed: bool) -> bool:
+def start_on_server(session: SparkSession, location: str, *, is_timed: bool, is_needed: bool) -> bool:
     """Make the directory of the source that brings epochs when none has a row, where the query reads one."""
 
     def make() -> bool:
-        if not is_needed and not needs_start(location, spark_location, is_timed=is_timed):
+        if not is_needed and not needs_start(location, is_timed=is_timed):
             return False
-        make_start(location)  # known without the directory in which Spark writes
-        make_start(spark_location)
+        make_start(location)
         return True
 
     return bool(on_server(session, make))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from zset_join.checkpoint.description_differences import differences
+from zset_join.checkpoint.descriptions import SESSION, differences
 from zset_join.checkpoint.other_mode import (
     READS_OTHERWISE,
     WAITS_FOR_TIME,
@@ -22,7 +22,6 @@ from zset_join.checkpoint.other_mode import (
     write_other_mode,
 )
 from zset_join.checkpoint.reading import checkpoint_folder, stored_description
-from zset_join.checkpoint.session_texts import SESSION
 from zset_join.core.errors import OptionError, PlanError
 from zset_join.core.options import QueryOptions
 from zset_join.plan.query_plan import QueryPlan

@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 
 from zset_join.core.row_conversion import take_rows
 from zset_join.runners.spark.rows.layout import as_type
-from zset_join.runners.spark.rows.record_bytes import as_texts
+from zset_join.runners.spark.rows.mapped_records import as_texts
 from zset_join.runners.spark.rows.undecoded_records import IN_RECORD, RecordsRead
 from zset_join.shapes.latest import MOST_COLUMNS, TRUNCATE
 from zset_join.zset import ZSet

@@ -74,13 +74,13 @@ class ServedEpochs:
             epochs.baseline = None if self.baseline is None else frame_of(self.baseline, session)
             if self.other is not None:
                 epochs.after_begin = partial(write_draft, epochs.location, self.other)
-            query_id = spark_query_id(epochs.spark_location)
+            query_id = spark_query_id(epochs.location)
             once_free(lambda: epochs.attach(query_id, session))
             epochs.begin()
             QuestionWatch(epochs.location, lambda question: question.answered(epochs), lambda: epochs.has_ended).start()
         epochs(batch, epoch)
         if is_new and self.settings.is_timed:
-            epochs.heartbeat = Heartbeat(checkpoint_folder(epochs.spark_location), epochs.next_due)
+            epochs.heartbeat = Heartbeat(checkpoint_folder(epochs.location), epochs.next_due)
             epochs.heartbeat.start()
 
 

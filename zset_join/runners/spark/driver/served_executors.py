@@ -253,7 +253,7 @@ def refuse_served_executors(settings: ExecutorSettings, session: SparkSession) -
 def served_executor_rows(runner: EpochRunner, tagged: TaggedStreams) -> DataFrame:
     """Return the rows of all sources as the server is to bring them, with a source for empty epochs where needed."""
     location, is_loading = runner.options.checkpoint_location, tagged.baseline is not None
-    if start_on_server(runner.query.session, location, location, is_timed=runner.is_timed, is_needed=is_loading):
+    if start_on_server(runner.query.session, location, is_timed=runner.is_timed, is_needed=is_loading):
         return with_made_start(tagged.dataframe, location)
     return tagged.dataframe
 

@@ -11,7 +11,6 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -20,12 +19,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from zset_join.core import errors
-from zset_join.core.errors import OptionError, PlanError, StateError, ZsetJoinError
-from zset_join.core.hidden_settings import shown
+from zset_join.core.errors import OptionError, PlanError, ZsetJoinError
 from zset_join.core.options import QueryOptions
 from zset_join.runners.spark.driver.on_server import on_server, table_bytes, table_of, without_package
 from zset_join.runners.spark.driver.sent_changes import read_diff, read_query, written_diff
-from zset_join.runners.spark.driver.spark_files import copied_end
 from zset_join.runners.spark.epoch.heartbeat import Heartbeat
 from zset_join.runners.spark.epoch.progress import ProgressLog
 from zset_join.tools.dead_letters import read_letters
@@ -65,7 +62,6 @@ class ServedHandle:
     error: BaseException | None = None
     heartbeat: Heartbeat | None = None
     has_ended: bool = False
-    scratch_start: str | None = None
     progress: ProgressLog = field(init=False)
 
     def __post_init__(self) -> None:
@@ -92,20 +88,7 @@ class ServedHandle:
         return _failure_of(error)
 
     def close(self) -> None:
-        """Copy what Spark has noted at the end; the server closes checkpoint and outputs when its process ends."""
-        scratch, location = self.options.spark_checkpoint_location, self.options.checkpoint_location
-        start, self.scratch_start = self.scratch_start, None
-        if scratch is None or start is None:
-            return
-        try:
-            on_server(self.session, partial(copied_end, scratch, location, start))
-        except (PySparkException, StateError) as error:
-            _log.warning(
-                "that the last epoch of %s is done could not be copied (%s): the next run requests that epoch again, and its "
-                "answer is known",
-                shown(location),
-                error,
-            )
+        """Return: the server closes checkpoint and outputs when its process ends."""
 
 
 class ToolsOfServed(ABC):

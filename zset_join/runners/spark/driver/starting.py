@@ -18,12 +18,11 @@ from zset_join.runners.spark.driver.collected import united_rows
 from zset_join.runners.spark.driver.driver_query import DriverQuery
 from zset_join.runners.spark.driver.epochs import DriverEpochs, DriverSettings
 from zset_join.runners.spark.driver.on_server import on_server, start_on_server
-from zset_join.runners.spark.driver.spark_files import restored_files
 from zset_join.runners.spark.epoch.heartbeat import Heartbeat
 from zset_join.runners.spark.frames.facts import is_connect
 from zset_join.runners.spark.planning.described_query import names_of_streams
 from zset_join.runners.spark.planning.stages import hybrid_stages
-from zset_join.runners.spark.rows.baseline import make_start, needs_start, with_made_start, with_start
+from zset_join.runners.spark.rows.baseline import needs_start, with_made_start, with_start
 from zset_join.stages import Stage, StageOptions
 from zset_join.stages.warm_up import warm_up
 from zset_join.storage.folder import folder_below, is_local, local_path, open_folder
@@ -130,18 +129,16 @@ def served_rows(query: DriverQuery, epochs: DriverEpochs) -> DataFrame:
     """Return the rows of all sources as the server of Spark Connect is to bring them."""
     rows = united_rows(query.layout, {name: stream.collected for name, stream in query.streams.items()})
     is_timed, is_loading = epochs.settings.is_timed, epochs.baseline is not None
-    if start_on_server(query.session, epochs.location, epochs.spark_location, is_timed=is_timed, is_needed=is_loading):
-        rows = with_made_start(rows, epochs.spark_location)
+    if start_on_server(query.session, epochs.location, is_timed=is_timed, is_needed=is_loading):
+        rows = with_made_start(rows, epochs.location)
     return rows
 
 
 def streamed_rows(query: DriverQuery, epochs: DriverEpochs) -> DataFrame:
     """Return the rows of all sources as Spark is to bring them, with a source that brings epochs when none has a row."""
     rows = united_rows(query.layout, {name: stream.collected for name, stream in query.streams.items()})
-    location, is_timed = epochs.spark_location, epochs.settings.is_timed
-    restored_files(epochs.options.spark_checkpoint_location, epochs.location)
-    if epochs.baseline is not None or needs_start(epochs.location, location, is_timed=is_timed):
-        make_start(epochs.location)  # known without the directory in which Spark writes
+    location, is_timed = epochs.location, epochs.settings.is_timed
+    if epochs.baseline is not None or needs_start(location, is_timed=is_timed):
         rows = with_start(rows, location)
     if is_timed:
         epochs.heartbeat = Heartbeat(checkpoint_folder(location), epochs.next_due)

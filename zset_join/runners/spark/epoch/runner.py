@@ -26,11 +26,11 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from zset_join.checkpoint.checkpoint import Checkpoint
+from zset_join.checkpoint.descriptions import SESSION
 from zset_join.checkpoint.local_state import LOCAL_STATE_RETENTION_SECONDS
 from zset_join.checkpoint.owner import Ownership
 from zset_join.checkpoint.reading import checkpoint_folder, has_commits, stored_description
 from zset_join.checkpoint.record import BucketHistory, CommitRecord, PartEntry
-from zset_join.checkpoint.session_texts import SESSION
 from zset_join.core.errors import SinkError, StateError
 from zset_join.core.options import QueryOptions
 from zset_join.core.progress_line import progress_line

@@ -8,17 +8,17 @@ A plan is placed once per query; an epoch plans nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import Column, SparkSession
 
 from zset_join.core.errors import PlanError
 from zset_join.core.relation import Relation
-from zset_join.plan.input_names import unique_input_names
 from zset_join.plan.planner import plan_query
-from zset_join.plan.query_plan import Feed, PlanSource, QueryPlan
+from zset_join.plan.query_plan import Feed, PlanSource, QueryPlan, StageNode
 from zset_join.plan.row_steps import OpaqueStep
 from zset_join.plan.row_steps import RowStep as PlanStep
 from zset_join.plan.tree import Apply, Node, Operate, Read, in_zone, rebuilt, without_order
@@ -26,9 +26,11 @@ from zset_join.runners.spark.planning.row_steps import ZONE, RowStep, Transform,
 from zset_join.runners.spark.planning.source_stream import SourceStream
 from zset_join.runners.spark.planning.stages import PlannedStage
 from zset_join.runners.spark.planning.stream_steps import as_input, spark_step, stepped, united
+from zset_join.stages.expiring import ExpiringStage
 from zset_join.stages.latest import LatestRequest
+from zset_join.stages.stage import Stage
 
-__all__ = ["Bindings", "BoundStep", "bound_plan", "placed_stages"]
+__all__ = ["Bindings", "BoundStep", "bound_plan", "placed_stages", "unique_input_names"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -141,3 +143,60 @@ def _expressed(bindings: Bindings, before: Relation, steps: Sequence[PlanStep]) 
         expressed.append(one)
         before = one.relation
     return tuple(expressed)
+
+
+def unique_input_names(plan: QueryPlan) -> QueryPlan:
+    """Return a plan in which every input of a stage has a name of its own; a route is called as what it leads to."""
+    names = _Names()
+    nodes: list[StageNode] = []
+    for node in plan.nodes:
+        filled = {place for place, feeds in enumerate(node.feeds) if _is_filled(nodes, feeds)}
+        nodes.append(node if node.stage.forwards else replace(node, stage=names.apart(node.stage, filled)))
+    for node in nodes:
+        for feeds, given in zip(node.feeds, node.stage.inputs, strict=True):
+            for feed in feeds:
+                if isinstance(feed.origin, int) and nodes[feed.origin].stage.forwards:
+                    nodes[feed.origin] = _called(nodes[feed.origin], given.relation.name)
+    return replace(plan, nodes=tuple(nodes))
+
+
+def _is_filled(nodes: Sequence[StageNode], feeds: Sequence[Feed]) -> bool:
+    """Return whether rows are those of a stream, filled by the stage before: the same input, under the same name."""
+    return len(feeds) == 1 and isinstance(feeds[0].origin, int) and nodes[feeds[0].origin].stage.kind == "latest"
+
+
+def _called(node: StageNode, name: str) -> StageNode:
+    stage: Any = node.stage
+    return replace(node, stage=replace(stage, source=replace(stage.source, name=name)))
+
+
+class _Names:
+    """Give names, each once."""
+
+    def __init__(self) -> None:
+        self._taken: set[str] = set()
+
+    def apart(self, stage: Stage, filled: Collection[int]) -> Stage:
+        """Return a stage whose inputs have names that no other one has; those that are filled keep theirs."""
+        if isinstance(stage, ExpiringStage):
+            inside: Any = self.apart(stage.inside, filled)
+            sources = [
+                replace(source, name=given.relation.name) for source, given in zip(stage.sources, inside.inputs, strict=True)
+            ]
+            return replace(stage, inside=inside, sources=tuple(sources))
+        described: Any = stage
+        changed: dict[str, Relation] = {}
+        relations = [one.name for one in fields(described) if isinstance(getattr(described, one.name), Relation)]
+        for place, argument in enumerate(relations):
+            relation: Relation = getattr(described, argument)
+            name = relation.name if place in filled else self._free(relation.name)
+            if name != relation.name:
+                changed[argument] = replace(relation, name=name)
+        return replace(described, **changed) if changed else stage
+
+    def _free(self, name: str) -> str:
+        wanted, number = name, 2
+        while wanted in self._taken:
+            wanted, number = f"{name}_{number}", number + 1
+        self._taken.add(wanted)
+        return wanted

@@ -185,10 +185,10 @@ def has_start(location: str) -> bool:
     return reads_start(checkpoint_folder(location))
 
 
-def needs_start(location: str, spark_location: str, *, is_timed: bool) -> bool:
+def needs_start(location: str, *, is_timed: bool) -> bool:
     """Return whether a query reads that source: its first epoch needs it, or Spark's own files name it."""
     # A stage that waits and came with a change of the query is no reason: Spark counts the sources of a checkpoint.
-    has_it = has_start(location) or has_start(spark_location) or has_baseline(stored_description(location))
+    has_it = has_start(location) or has_baseline(stored_description(location))
     return has_it or (is_timed and not has_commits(location))
 
 

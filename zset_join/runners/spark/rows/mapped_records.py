@@ -10,6 +10,7 @@ Memory: a batch of Spark's and its rows.
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -24,13 +25,12 @@ from zset_join.changelog.formats import METADATA, RecordOptions
 from zset_join.changelog.formats.record_sql import CHANGE, REJECT, UNAVAILABLE_BITS
 from zset_join.core.extras import needed_for
 from zset_join.runners.spark.rows.layout import fitted_batch
-from zset_join.runners.spark.rows.record_bytes import as_texts
 from zset_join.runners.spark.rows.schemas import spark_schema
 
 if TYPE_CHECKING:
     from zset_join.sources.json_records import JsonRecordReader, ReadRecords
 
-__all__ = ["LinesRead", "mapped_records"]
+__all__ = ["LinesRead", "as_texts", "mapped_records"]
 
 _SENT: Mapping[str, str | None] = {"topic": "string", "partition": "int", "offset": "bigint", "key": None, "value": None}
 _MOST_READERS = 16
@@ -112,3 +112,37 @@ def _reader(read: LinesRead) -> JsonRecordReader:
     from zset_join.sources.json_records import JsonRecordReader  # needs DuckDB, which not every driver has
 
     return JsonRecordReader(read.format_name, read.table, read.keys, read.options, source=read.source)
+
+
+_NOT_UTF8 = "bytes that are no UTF-8"
+_BYTES = (pa.binary(), pa.large_binary())
+
+
+def as_texts(records: pa.RecordBatch) -> tuple[pa.Table, Mapping[str, pa.Array]]:
+    """Return records with text in place of bytes, and what is shown of columns some of whose bytes are no UTF-8."""
+    # Those bytes are a text that no format reads. Shown are the column itself, with a mark in place of what is no text, and
+    # `{column}_base64`, NULL for bytes that are text.
+    shown: dict[str, pa.Array] = {}
+    table = pa.Table.from_batches([records])
+    for at, field in enumerate(records.schema):
+        if field.type not in _BYTES:
+            continue
+        column = records.column(at)
+        try:
+            texts = column.cast(pa.string())
+        except pa.ArrowInvalid:
+            decoded = [_text(one) for one in column.to_pylist()]
+            texts, marked, coded = (pa.array(part, pa.string()) for part in zip(*decoded, strict=True))
+            shown |= {field.name: marked, f"{field.name}_base64": coded}
+        table = table.set_column(at, field.name, texts)
+    return table, shown
+
+
+def _text(given: bytes | None) -> tuple[str | None, str | None, str | None]:
+    if given is None:
+        return None, None, None
+    try:
+        text = given.decode()
+    except UnicodeDecodeError:
+        return _NOT_UTF8, given.decode(errors="replace"), base64.b64encode(given).decode()
+    return text, text, None

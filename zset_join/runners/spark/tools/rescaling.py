@@ -36,8 +36,14 @@ from zset_join.checkpoint.bucket import BucketState, StageContext
 from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.checkpoint.files import attempt_name
 from zset_join.checkpoint.owner import Ownership
-from zset_join.checkpoint.plan import stages_of
-from zset_join.checkpoint.reading import checkpoint_folder, no_checkpoint, read_committed, stored_description, stored_query_id
+from zset_join.checkpoint.reading import (
+    checkpoint_folder,
+    no_checkpoint,
+    read_committed,
+    stages_of,
+    stored_description,
+    stored_query_id,
+)
 from zset_join.checkpoint.record import BucketHistory
 from zset_join.checkpoint.snapshot import write_snapshot
 from zset_join.core.errors import OptionError, StateError, ZsetJoinError

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from zset_join.checkpoint.session_texts import SESSION, is_of_other_session
+from zset_join.checkpoint.descriptions import SESSION, is_of_other_session
 
 
 def described(text: str, **more: Any) -> dict[str, Any]:

@@ -1,4 +1,6 @@
-"""Descriptions of one query by the two kinds of Spark session, which write its expressions in different ways.
+"""Comparing descriptions of queries: their differences, and one query by the two kinds of Spark session.
+
+The kinds of session write the expressions of a query in different ways.
 
 A classic session has them analysed: with the casts that Spark adds, and names without quotes. A client of Spark Connect has
 them as the program wrote them. So `total * 2` is `(total * CAST(2 AS BIGINT))` of one and "(`total` * 2)" of the other.
@@ -20,7 +22,7 @@ from typing import Any
 
 from zset_join.core.extras import needed_for
 
-__all__ = ["SESSION", "is_of_other_session"]
+__all__ = ["SESSION", "differences", "is_of_other_session", "is_same_plan", "keep_state_of", "what_to_do"]
 
 SESSION = "session"
 """Field of a description: the kind of session, where it is no classic one."""
@@ -111,3 +113,66 @@ def _tree(text: str) -> Any:
         return sqlglot.parse_one(_CALL_OF_IN.sub("isin(", text), dialect="spark").transform(plain)
     except sqlglot.errors.SqlglotError:
         return None
+
+
+def differences(stored: Any, given: Any, path: str = "") -> list[str]:
+    """Return a line per place where two descriptions differ.
+
+    >>> differences({"how": "inner", "keys": [1]}, {"how": "left", "keys": [1]})
+    ["how was 'inner' and is 'left'"]
+    """
+    if isinstance(stored, dict) and isinstance(given, dict):
+        names = sorted(stored.keys() | given.keys())
+        return [line for name in names for line in differences(stored.get(name), given.get(name), f"{path}.{name}")]
+    if isinstance(stored, list) and isinstance(given, list) and len(stored) == len(given) and _holds_parts(stored):
+        pairs = enumerate(zip(stored, given, strict=True))
+        return [line for at, (one, other) in pairs for line in differences(one, other, f"{path}[{at}]")]
+    if stored == given:
+        return []
+    return [f"{path.lstrip('.')} was {stored!r} and is {given!r}"]
+
+
+def keep_state_of(plan: Mapping[str, Any] | None) -> str:
+    """Return the option that a written plan was planned with; "all" where there is none."""
+    return str(((plan or {}).get("plan") or {}).get("keep_state", "all"))
+
+
+def what_to_do(stored_plan: Mapping[str, Any], given_plan: Mapping[str, Any] | None) -> str:
+    """Return what to do about a query that is not that of its checkpoint."""
+    had, wanted = keep_state_of(stored_plan), keep_state_of(given_plan)
+    if had != wanted:
+        kept = f'The checkpoint was last run or changed with keep_state="{had}" (inside Spark: keepState); give the same. '
+    elif had == "needed":
+        kept = (
+            'Versions differ in the columns that keep_state="needed" stores: if the query is as it was, keep_state="all" '
+            "(inside Spark: keepState) opens the checkpoint where nothing was left out of it; elsewhere only the version that "
+            "began it does. "
+        )
+    else:
+        kept = ""
+    return (
+        f"{kept}Start the query as it was; change it in place with zset-join evolve or "
+        "Pipeline.evolve(), which keeps the state; or take a new checkpointLocation (in process, a new directory)."
+    )
+
+
+def is_same_plan(stored: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
+    """Return whether a checkpoint's plan is that of a query; what the view is called does not matter."""
+    if "plan" not in stored or stored["stages"] != given["stages"]:
+        return False
+    known, wanted = ({**one["plan"], "keep_state": None} for one in (stored, given))  # what is kept shows in the feeds
+    return bool(_without_view_name(known) == _without_view_name(wanted))
+
+
+def _without_view_name(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_without_view_name(one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    left_out = {"name"} if "outputs" in value else set()
+    return {key: _without_view_name(inner) for key, inner in value.items() if key not in left_out}
+
+
+def _holds_parts(listed: list[Any]) -> bool:
+    """Return whether the items of a list are described one by one."""
+    return any(isinstance(one, dict | list) for one in listed)
