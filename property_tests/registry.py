@@ -17,9 +17,8 @@ from typing import Any, Protocol, TypeVar
 
 from hypothesis import strategies as st
 
-from property_tests.aggregate_preaggregated import build_preaggregated
 from property_tests.aggregate_reference import build_reference_aggregate
-from property_tests.aggregate_shapes import AggregateSpec, aggregate_specs, build_aggregate
+from property_tests.aggregate_shapes import AggregateSpec, aggregate_specs, build_aggregate, build_preaggregated
 from property_tests.bucketed_shapes import build_bucketed_aggregate, build_bucketed_join
 from property_tests.lasting_shapes import build_lasting_aggregate, build_lasting_join, lasting_live_rows
 from property_tests.lookup_shapes import LookupSpec, build_lookup, lookup_specs

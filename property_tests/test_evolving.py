@@ -12,10 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from property_tests.evolving import Outcome, changed_queries_hold
+from property_tests.evolving import Outcome, changed_joins_hold, changed_queries_hold
 from property_tests.evolving_columns import changed_columns_hold
 from property_tests.evolving_directories import changed_directories_hold
-from property_tests.evolving_joins import changed_joins_hold
 from property_tests.laws import LawBrokenError
 from property_tests.profiles import profile_name
 from zset_join.conversions.python_values import python_values
