@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from zset_join.core.errors import OptionError, StateError
-from zset_join.pipeline import Pipeline, View, appends, changes
+from zset_join.pipeline import Pipeline, View, appends, changes, records
 from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users import theirs
 
 BEFORE = {"id": pa.int64(), "who": pa.string(), "total": pa.int32(), "note": pa.string()}
@@ -241,3 +242,33 @@ def test_a_renaming_before_the_first_epoch_is_not_undone_behind_it() -> None:
     with pytest.raises(StateError, match="UNDO_COLUMNS"):
         pipeline.undo()
     assert pipeline.view("whole").to_pylist()[0]["remark"] == "kept"
+
+
+@pytest.mark.parametrize("lasts", [False, True])
+def test_a_table_of_records_gets_a_column_and_what_was_not_sent_is_found_in_a_row_from_before(
+    tmp_path: Path, lasts: bool
+) -> None:
+    def table(columns: dict[str, pa.DataType]) -> View:
+        return records("orders", "debezium-json", columns, keys="id").join(PEOPLE, on="who")
+
+    def record(op: str, lsn: int, **row: Any) -> dict[str, str]:
+        side = "before" if op == "d" else "after"
+        return {"value": json.dumps({"op": op, side: row, "source": {"lsn": lsn}})}
+
+    columns = {"id": pa.int64(), "who": pa.string(), "note": pa.string()}
+    old, new = table(columns), table({**columns, "paid": pa.int32()})
+    pipeline = Pipeline(old, tmp_path if lasts else None)
+    first = [record("c", at, id=at, who="a", note=f"n{at}") for at in (1, 2)]
+    pipeline.step({"orders": [*first, record("d", 9, id=2, who="a", note="n2")], "people": ROWS["people"]})
+
+    diff = pipeline.evolve(new)
+    if lasts:
+        pipeline.close()
+        pipeline = Pipeline(new, tmp_path)
+    touched = record("u", 10, id=1, who="a", note="__debezium_unavailable_value", paid=5)
+    pipeline.step({"orders": [record("u", 3, id=2, who="a", note="late", paid=1), touched]})
+
+    assert diff.taken == 1
+    found = [(row["id"], row["note"], row["paid"], row["city"]) for row in pipeline.view().to_pylist()]
+    assert found == [(1, "n1", 5, "Oslo")]
+    pipeline.close()

@@ -126,7 +126,7 @@ def _of_stage(
             continue
         given = stage.inputs[key.of_input]
         gaps = gaps_of(given)
-        columns = shape.snapshot_readers()[name].schema.names
+        columns = {*shape.snapshot_readers()[name].schema.names, given.everywhere}
         schema = pa.schema([field for field in given.relation.schema if field.name in columns])
         relation = Relation(
             name=given.relation.name,
@@ -207,7 +207,12 @@ class _Table:
     def __call__(self) -> ZSet:
         table = _reader(self.operator(), self.name).read_all()
         weights = table.column(_WEIGHT).to_numpy().astype(np.int64)
-        columns = {name: table.column(name).combine_chunks() for name in self.relation.schema.names}
+        columns = {
+            one.name: table.column(one.name).combine_chunks()
+            if one.name in table.schema.names
+            else pa.repeat(pa.scalar(0, one.type), len(table))  # the control word of a change that is whole
+            for one in self.relation.schema
+        }
         place, is_gone = 0, pa.array(weights == 0)
         for name in self.relation.sequence_by:  # of a deleted key only the words of its sequence are sure to be there
             order, words = _from_words(table, self.relation.schema.field(name).type, place)
