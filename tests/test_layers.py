@@ -29,7 +29,7 @@ HOMES = {
     "starlette": ("console",),
     "uvicorn": ("console",),
     # A client of Spark Connect reads texts inside expressions; a checkpoint compares those of both kinds of session.
-    "sqlglot": ("sql", "sql_expressions", "frames", "session_texts"),
+    "sqlglot": ("sql", "sql_expressions", "frames", "descriptions"),
 }
 
 
