@@ -6,6 +6,8 @@ is given the session.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import multiprocessing
 import os
 import signal
@@ -27,6 +29,12 @@ from tools.short_lived_jvms import PLAIN_FILES
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
 START_SECONDS = 90
+_COMPILED = """
+import sys
+
+sys.path[:] = [one for one in sys.path if not one.endswith("pyspark.zip")]
+"""
+"""Workers import PySpark as it is installed, with its byte code, in 1.5 CPU s: from Spark's own archive of sources it takes 3.5."""
 
 Client = Callable[..., Any]
 
@@ -43,7 +51,7 @@ class Server:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = int(free.getsockname()[1])
-        self.process: subprocess.Popen[bytes] | None = None
+        self.group: int | None = None
 
     @property
     def url(self) -> str:
@@ -68,25 +76,26 @@ class Server:
             "spark.ui.enabled": "false",
         }
         conf = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
-        environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT), "SPARK_HOME": str(home)}
+        (self.directory / "path").mkdir(exist_ok=True)
+        (self.directory / "path" / "sitecustomize.py").write_text(_COMPILED)
+        path = os.pathsep.join((str(ROOT), str(self.directory / "path")))
+        environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": path, "SPARK_HOME": str(home)}
         environment.pop("SPARK_REMOTE", None)
+        submit = str(home / "bin" / "spark-submit")
+        kind = ("--class", "org.apache.spark.sql.connect.service.SparkConnectServer")
         with (self.directory / "server.log").open("ab") as log:
-            self.process = subprocess.Popen(
-                [
-                    str(home / "bin" / "spark-submit"),
-                    "--class",
-                    "org.apache.spark.sql.connect.service.SparkConnectServer",
-                    *conf,
-                    "spark-internal",
-                ],
+            # No child of this process: the one that ends last kills it.
+            started = subprocess.run(
+                ["bash", "-c", 'setsid "$0" "$@" >&2 & echo $!', submit, *kind, *conf, "spark-internal"],
                 cwd=self.directory,
                 env=environment,
-                stdout=log,
+                stdout=subprocess.PIPE,
                 stderr=log,
-                start_new_session=True,
+                check=True,
             )
+        self.group = int(started.stdout)
         ends = time.monotonic() + START_SECONDS
-        while time.monotonic() < ends and self.process.poll() is None:
+        while time.monotonic() < ends and Path(f"/proc/{self.group}").exists():
             with socket.socket() as tried:
                 if tried.connect_ex(("127.0.0.1", self.port)) == 0:
                     return self
@@ -96,10 +105,10 @@ class Server:
 
     def kill(self) -> None:
         """Kill it, and every process it has started."""
-        if self.process is not None:
-            os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait()
-            self.process = None
+        if self.group is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.group, signal.SIGKILL)
+            self.group = None
 
 
 class ClientProcess:
@@ -144,12 +153,27 @@ def _inputs(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="session")
 def connect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Give a server of Spark Connect."""
-    server = Server(tmp_path_factory.mktemp("connect-server"))
-    try:
-        yield server.start()
-    finally:
+    """Give the server of Spark Connect that all processes of a run share: the first starts it, the last kills it."""
+    base = tmp_path_factory.getbasetemp()
+    place = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "connect-server"
+    place.mkdir(exist_ok=True)
+    server, started = Server(place), place / "started"
+    with (place / "starting").open("a") as starting, (place / "users").open("a") as users:
+        fcntl.flock(starting, fcntl.LOCK_EX)
+        if started.exists():
+            server.port, server.group = map(int, started.read_text().split())
+        else:
+            started.write_text(f"{server.port} {server.start().group}")
+        fcntl.flock(users, fcntl.LOCK_SH)
+        fcntl.flock(starting, fcntl.LOCK_UN)
+        yield server
+        fcntl.flock(starting, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return
         server.kill()
+        started.unlink()
 
 
 @pytest.fixture(scope="session")

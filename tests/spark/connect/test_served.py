@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -78,102 +78,59 @@ def run(view: Any, place: Path, **options: Any) -> Any:
     return query
 
 
-def _joined(spark: SparkSession, place: Path, both: Any = None) -> Any:
-    orders, names = both or streams(spark, place)
-    return orders.join(names, on="cust", how="left").select("id", "total", "name")
-
-
-def _columns(spark: SparkSession, place: Path, both: Any) -> Any:
+def _views(spark: SparkSession, place: Path) -> dict[str, Any]:
+    """Return views of two tables, and of the same files as rows that come and as versions."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    orders, names = both
-    chosen = names.where(F.col("name").startswith("b") | (F.length("name") > 2)).select("cust", F.upper("name").alias("name"))
-    doubled = orders.where("total > 3").withColumn("twice", F.col("total") * 2)
-    grouped = doubled.join(chosen, on="cust").groupBy("name")
-    return grouped.agg(F.sum("total").alias("s"), F.count("*").alias("n"), F.max("twice").alias("m"))
-
-
-def _texts(spark: SparkSession, place: Path, both: Any) -> Any:
-    from pyspark.sql import functions as F  # noqa: N812
-
-    orders, _ = both
-    grouped = orders.selectExpr("cust", "total + 1 AS more").where("more BETWEEN 1 AND 100").groupBy("cust")
-    return grouped.agg(F.expr("sum(more)").alias("s"), F.expr("min(more)").alias("least"))
-
-
-def _own_functions(spark: SparkSession, place: Path, both: Any) -> Any:
-    from pyspark.sql import functions as F  # noqa: N812
-
+    from zset_join.spark import appends
     from zset_join.spark import functions as Z  # noqa: N812
 
+    orders, names = streams(spark, place)
+    chosen = names.where(F.col("name").startswith("b") | (F.length("name") > 2)).select("cust", F.upper("name").alias("name"))
+    grouped = orders.where("total > 3").withColumn("twice", F.col("total") * 2).join(chosen, on="cust").groupBy("name")
+    texts = orders.selectExpr("cust", "total + 1 AS more").where("more BETWEEN 1 AND 100").groupBy("cust")
     twice = F.udf(lambda value: value * 2, "long")
-    orders, _ = both
-    return orders.select("cust", twice("total").alias("total")).groupBy("cust").agg(Z.sum("total").alias("s"))
+    came = appends(read(spark, place / "orders", ORDERS), name="came", watermark=("t", 0))
+    versions = appends(read(spark, place / "names", NAMES), name="versions", watermark=("at", 0))
+    versions = versions.dedup("cust", order_by="at desc")
+    return {
+        "joined": orders.join(names, on="cust", how="left").select("id", "total", "name"),
+        "columns": grouped.agg(F.sum("total").alias("s"), F.count("*").alias("n"), F.max("twice").alias("m")),
+        "texts": texts.agg(F.expr("sum(more)").alias("s"), F.expr("min(more)").alias("least")),
+        "own_functions": orders.select("cust", twice("total").alias("total")).groupBy("cust").agg(Z.sum("total").alias("s")),
+        "newest": came.dedup("cust", order_by="t desc").select("cust", "id"),
+        "temporal": came.temporal_join(versions, on="cust", emit="eager", keep_probe_for=100).select("id", "t", "name"),
+    }
 
 
-def _newest(spark: SparkSession, place: Path, both: Any) -> Any:
-    return both[0].dedup("cust", order_by="t desc").select("cust", "id")
+EXPECTED: dict[str, dict[tuple[Any, ...], int]] = {
+    "joined": {(3, 4, "ann"): 1, (1, 6, "ben"): 1},
+    "columns": {("ANN", 4, 1, 8): 1, ("BEN", 6, 1, 12): 1},
+    "texts": {("a", 5, 5): 1, ("b", 7, 7): 1},
+    "own_functions": {("a", 8): 1, ("b", 12): 1},
+    "newest": {("a", 3): 1, ("b", 2): 1},
+    "temporal": {(1, 1, "ann"): 1, (2, 2, "bob"): 1, (3, 3, "ann"): 1, (1, 4, "ben"): 1, (2, 5, "ben"): 1},
+}
 
 
-def _temporal(spark: SparkSession, place: Path, both: Any) -> Any:
-    return both[0].temporal_join(both[1], on="cust", emit="eager", keep_probe_for=100).select("id", "t", "name")
-
-
-def _timed(spark: SparkSession, place: Path) -> tuple[Any, Any]:
-    """Return orders as rows that come, and the versions of names."""
-    from zset_join.spark import appends
-
-    orders = appends(read(spark, place / "orders", ORDERS), name="orders", watermark=("t", 0))
-    names = appends(read(spark, place / "names", NAMES), name="names", watermark=("at", 0))
-    return orders, names.dedup("cust", order_by="at desc")
-
-
-def _run_views(spark: SparkSession, place: Path, views: Mapping[str, Callable[..., Any]], both: Any) -> dict[str, Any]:
+def _run_views(spark: SparkSession, place: Path) -> dict[str, Any]:
     """Run several views as one query, each into a changelog of its name."""
     from zset_join.spark import writeStream
 
-    given = both(spark, place)
-    writer = writeStream({name: view(spark, place, given) for name, view in views.items()})
-    writer = writer.options(checkpointLocation=str(place / "cp")).trigger(availableNow=True)
-    for name in views:
+    writer = writeStream(_views(spark, place)).options(checkpointLocation=str(place / "cp")).trigger(availableNow=True)
+    for name in EXPECTED:
         writer = writer.view(name).to("parquet", path=str(place / name))
     query = writer.start()
     query.awaitTermination()
     return {"error": query.exception(), "progress": query._runner.progress.of_epoch(0)}
 
 
-@pytest.mark.parametrize(
-    ("both", "views", "expected"),
-    [
-        (
-            streams,
-            {"joined": _joined, "columns": _columns, "texts": _texts, "own_functions": _own_functions},
-            {
-                "joined": {(3, 4, "ann"): 1, (1, 6, "ben"): 1},
-                "columns": {("ANN", 4, 1, 8): 1, ("BEN", 6, 1, 12): 1},
-                "texts": {("a", 5, 5): 1, ("b", 7, 7): 1},
-                "own_functions": {("a", 8): 1, ("b", 12): 1},
-            },
-        ),
-        (
-            _timed,
-            {"newest": _newest, "temporal": _temporal},
-            {
-                "newest": {("a", 3): 1, ("b", 2): 1},
-                "temporal": {(1, 1, "ann"): 1, (2, 2, "bob"): 1, (3, 3, "ann"): 1, (1, 4, "ben"): 1, (2, 5, "ben"): 1},
-            },
-        ),
-    ],
-    ids=["tables", "times"],
-)
-def test_a_client_starts_any_query_and_several_views_are_one(
-    client: Client, tmp_path: Path, both: Any, views: Mapping[str, Any], expected: Mapping[str, Mapping[Any, int]]
-) -> None:
+def test_a_client_starts_any_query_and_several_views_are_one(client: Client, tmp_path: Path) -> None:
     filled(tmp_path)
 
-    reported = client(_run_views, tmp_path, views, both)
+    reported = client(_run_views, tmp_path)
 
-    assert {name: lines(tmp_path / name) for name in views} == expected
+    assert {name: lines(tmp_path / name) for name in EXPECTED} == EXPECTED
     assert reported["error"] is None
     assert reported["progress"]["epoch"] == 0
 
@@ -202,58 +159,6 @@ def test_what_stops_a_query_reaches_the_client_with_its_code(client: Client, tmp
     assert not reported["active"]
 
 
-def test_rows_that_are_put_aside_are_read_by_a_job(client: Client, tmp_path: Path) -> None:
-    write(tmp_path / "orders", {**_order(1, "a", 1, 1), "id": None}, _order(2, "b", 1, 1))
-    letters = tmp_path / "letters"
-
-    client(_with_letters, tmp_path, letters)
-
-    assert client(_read_letters, letters) == [("orders", "NULL_PRIMARY_KEY")]
-    assert lines(tmp_path / "out") == {(2, "b"): 1}
-
-
-def _with_letters(spark: SparkSession, place: Path, letters: Path) -> None:
-    orders, _ = streams(spark, place)
-    run(orders.select("id", "cust"), place, onBadInput="quarantine", deadLetterPath=str(letters))
-
-
-def _read_letters(spark: SparkSession, letters: Path) -> list[tuple[str, str]]:
-    rows = spark.read.option("recursiveFileLookup", "true").parquet(str(letters)).select("source", "code").collect()
-    return [tuple(row) for row in rows]
-
-
-def _refused(spark: SparkSession, place: Path) -> tuple[str, str]:
-    orders, names = streams(spark, place)
-    try:
-        run(orders.join(names, on="cust"), place)
-    except ZsetJoinError as error:
-        return type(error).__name__, error.code
-    return "", ""
-
-
-def _stopped(spark: SparkSession, place: Path) -> bool:
-    orders, _ = streams(spark, place)
-    writer = orders.select("id", "cust").writeStream.options(checkpointLocation=str(place / "cp"))
-    query = writer.to("parquet", path=str(place / "out")).start()
-    query.processAllAvailable()
-    query.stop()
-    return query.isActive
-
-
-def test_a_query_that_was_stopped_goes_on_and_another_one_is_refused_its_checkpoint(client: Client, tmp_path: Path) -> None:
-    write(tmp_path / "names", {"cust": "a", "name": "ann", "at": 0})
-    write(tmp_path / "orders", _order(1, "a", 1, 1), _order(2, "b", 1, 1))
-
-    assert client(_stopped, tmp_path) is False
-    assert lines(tmp_path / "out") == {(1, "a"): 1, (2, "b"): 1}
-
-    write(tmp_path / "orders", {**_order(2, "b", 1, 2), "op": "d"})
-    assert client(_stopped, tmp_path) is False
-    assert lines(tmp_path / "out") == {(1, "a"): 1}
-    assert client(_refused, tmp_path)[0] == "StateError"
-    assert lines(tmp_path / "out") == {(1, "a"): 1}
-
-
 def _code(spark: SparkSession, place: Path, options: Mapping[str, str]) -> str:
     orders, _ = streams(spark, place)
     try:
@@ -277,33 +182,24 @@ def _started_from(spark: SparkSession, place: Path, baseline: DataFrame | None) 
     return run(stream.select("id", "total"), place, retainInputLog=True)
 
 
-def _from_a_snapshot_once(spark: SparkSession, place: Path) -> None:
+def _from_a_snapshot(spark: SparkSession, place: Path) -> tuple[Lines, str, bool, int]:
+    """Start from a snapshot, without a row in the stream, and from one that has changed; verify what the Parquet files hold."""
     _started_from(spark, place, None)
-
-
-def _from_a_snapshot(spark: SparkSession, place: Path) -> tuple[str, bool, int]:
-    """Start from a snapshot twice, the second time from one that has changed; verify what the Parquet files hold."""
-    for baseline in (None, _snapshot_of(spark).where("id < 0")):
-        query = _started_from(spark, place, baseline)
+    first = lines(place / "out")
+    filled(place)
+    query = _started_from(spark, place, _snapshot_of(spark).where("id < 0"))
     emitted = spark.read.parquet(str(place / "out" / "epoch=*"))
     report = query.verify(actual_df=emitted)
-    return str(report), report.equal, query.verify(actual_df=emitted.where("id <> 7")).different_rows
+    return first, str(report), report.equal, query.verify(actual_df=emitted.where("id <> 7")).different_rows
 
 
-def test_a_query_starts_from_a_snapshot(client: Client, tmp_path: Path) -> None:
-    filled(tmp_path)
+def test_a_query_starts_from_a_snapshot_which_is_an_epoch_without_a_row_in_the_stream(client: Client, tmp_path: Path) -> None:
+    first, reported, is_equal, differing = client(_from_a_snapshot, tmp_path)
 
-    reported, is_equal, differing = client(_from_a_snapshot, tmp_path)
-
+    assert first == {(7, 70): 1, (1, 10): 1}
     assert lines(tmp_path / "out") == {(7, 70): 1, (1, 6): 1, (3, 4): 1}
     assert is_equal, reported
     assert differing == 1
-
-
-def test_a_snapshot_without_a_row_in_the_stream_is_an_epoch(client: Client, tmp_path: Path) -> None:
-    client(_from_a_snapshot_once, tmp_path)
-
-    assert lines(tmp_path / "out") == {(7, 70): 1, (1, 10): 1}
 
 
 def _sampled(spark: SparkSession, place: Path) -> None:
@@ -326,23 +222,6 @@ def test_records_are_sampled_by_the_server(client: Client, tmp_path: Path) -> No
     assert lines(tmp_path / "out") == {(1, "ann"): 1}
 
 
-def _by_sql(spark: SparkSession, place: Path) -> None:
-    from zset_join.sql import connect
-
-    with connect(engine="spark", spark=spark, directory=place / "session") as session:
-        session.register("orders", read(spark, place / "orders", "id long, cust string, total long"), keys="id")
-        query = session.sql("SELECT cust, sum(total) AS s FROM orders WHERE total > 3 GROUP BY cust")
-        run(session.view_of(query), place)
-
-
-def test_a_query_of_sql_runs_on_the_server(client: Client, tmp_path: Path) -> None:
-    filled(tmp_path)
-
-    client(_by_sql, tmp_path)
-
-    assert lines(tmp_path / "out") == {("a", 4): 1, ("b", 11): 1}
-
-
 def _to_table(spark: SparkSession, place: Path) -> list[tuple[Any, ...]]:
     """Write a view into a table of the session's catalog, and return its rows."""
     orders, _ = streams(spark, place)
@@ -353,9 +232,8 @@ def _to_table(spark: SparkSession, place: Path) -> list[tuple[Any, ...]]:
     return [tuple(row) for row in rows]
 
 
-def test_a_table_of_the_catalog_takes_every_epoch_once_across_a_restart(client: Client, tmp_path: Path) -> None:
+def test_a_table_of_the_catalog_takes_every_epoch_once(client: Client, tmp_path: Path) -> None:
     write(tmp_path / "orders", _order(1, "a", 3, 1), _order(2, "b", 5, 2))
-    client(_to_table, tmp_path)
     write(tmp_path / "orders", _order(1, "a", 4, 3))
 
     rows = Counter(client(_to_table, tmp_path))
@@ -363,6 +241,7 @@ def test_a_table_of_the_catalog_takes_every_epoch_once_across_a_restart(client: 
     assert rows == Counter([(1, 3, "+I"), (2, 5, "+I"), (1, 3, "-U"), (1, 4, "+U")])
 
 
+@pytest.mark.long  # a server of its own
 def test_a_server_whose_python_lacks_the_package_is_refused_with_the_cure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
