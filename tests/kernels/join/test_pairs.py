@@ -97,16 +97,17 @@ def test_the_changes_of_an_epoch_are_those_of_the_batch_join(story: str, how: st
         before = after
 
 
+@pytest.mark.parametrize(("one", "other"), [(32, 31), (4, 59), (59, 4)])
 @pytest.mark.parametrize("known", [0, 1, 2], ids=["the chain and a change", "a change and the chain", "two changes"])
-def test_a_product_of_2_to_the_63_is_refused_and_one_just_below_is_exact(known: int) -> None:
+def test_a_product_of_2_to_the_63_is_refused_and_one_just_below_is_exact(known: int, one: int, other: int) -> None:
     def fed(less: int) -> tuple[Epochs, list[list[Change]]]:
         join = Epochs(HashJoin(LEFT, RIGHT))
-        sides = [insert((1, "a", "x"), copies=2**32 - less), insert((2, "a", "x"), copies=2**31)]
+        sides = [insert((1, "a", "x"), copies=2**one - less), insert((2, "a", "x"), copies=2**other)]
         join.feed(*(side if at == known else [] for at, side in enumerate(sides)))
         return join, [[] if at == known else side for at, side in enumerate(sides)]
 
     below, changes = fed(1)
-    assert [weight for _, weight in below.feed(*changes)] == [2**63 - 2**31]
+    assert [weight for _, weight in below.feed(*changes)] == [2**63 - 2**other]
     beyond, changes = fed(0)
     with pytest.raises(WeightOverflowError, match="epoch 1"):
         beyond.feed(*changes)
