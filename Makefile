@@ -80,7 +80,7 @@ soak: java $(READY) ## the laws and the faults with their long profiles, and 30 
 	$(PY) -m property_tests.sql_fuzz --statements 1000000 --names 100000
 	$(PY) -m faults.captured_database --long
 	FAULTS_PROFILE=long $(PYTEST) tests -m "long and not services" -n $(WORKERS) --dist worksteal --timeout=0 --durations=15 $(ARGS)
-	$(PYTEST) tests/services -m long -n $(WORKERS) --timeout=0 --durations=15 $(ARGS)
+	FAULTS_PROFILE=long $(PYTEST) tests/services -m long -n $(WORKERS) --timeout=0 --durations=15 $(ARGS)
 	HYPOTHESIS_PROFILE=nightly $(PYTEST) $$(grep -rl --include='test_*.py' 'examples(push=' tests) --timeout=0 $(ARGS)
 	$(PY) -m faults.spark_faults --long
 	$(PY) -m faults.spark_lookups

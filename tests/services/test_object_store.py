@@ -19,12 +19,14 @@ import pyarrow as pa
 import pytest
 
 from faults.processes import Send, forked
+from tests.sweeps import some_of
 from tools.servers.object_store import ObjectStoreServer
 from zset_join.checkpoint import owner
 from zset_join.core.errors import StateError, ZsetJoinError
-from zset_join.pipeline import Pipeline, changes
+from zset_join.pipeline import Pipeline, changes, sink
 from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users import theirs
 from zset_join.runners.local.place import Place
+from zset_join.sinks.parquet_changelog import read_changelog
 from zset_join.storage.folder import open_folder
 from zset_join.storage.operations import Operation, observe
 
@@ -159,6 +161,66 @@ def test_an_answer_lost_at_every_put_of_a_life_changes_nothing(server: ObjectSto
 
     assert _alone(lambda: _lived(f"{bucket}/cp")) == VIEW
     assert server.to_lose == []
+
+
+FAULTS = ("500", "503", "done 500", "cut", "lost", "late", "half")
+
+
+def _with_changelog(location: str, settings: str) -> Any:
+    """Run all epochs into a changelog in the bucket; return the view, and the sum of the changelog."""
+    output = sink("parquet", path=f"{location}/changelog{settings}")
+    with Pipeline(_revenue(), f"{location}/cp{settings}", outputs=[output]) as pipeline:
+        for given in EPOCHS[pipeline.epoch :]:
+            pipeline.step(given)
+        view = sorted([list(row.values()) for row in pipeline.view().to_pylist()])
+    return [view, _net(f"{location}/changelog")]
+
+
+def _net(location: str) -> list[Any]:
+    """Return what the lines of a changelog add up to."""
+    net: dict[tuple[Any, ...], int] = {}
+    for line in read_changelog(location).to_pylist():
+        row = (line["city"], line["revenue"])
+        net[row] = net.get(row, 0) + line["_weight"]
+    return sorted([*map(list, (row for row, weight in net.items() if weight == 1))]) + [
+        w for w in net.values() if w not in (0, 1)
+    ]
+
+
+def _requests(server: ObjectStoreServer, location: str) -> int:
+    with server.counted() as counts:
+        assert _alone(lambda: _with_changelog(location, "")) == [VIEW, VIEW]
+    return sum(counts.values())
+
+
+def _lives_with_fault(server: ObjectStoreServer, location: str, fault: str, at: int, settings: str) -> list[Any]:
+    """Return how a life ended in which a request met a fault, and what the next one finds."""
+    with server.counted():
+        server.faults = {at: fault}
+        first = forked(lambda send: send(_with_changelog(location, settings)))
+        server.faults = {}
+    return [first.error, _alone(lambda: _with_changelog(location, ""))]
+
+
+@pytest.mark.parametrize("fault", some_of(FAULTS, short=("lost",)))
+def test_one_fault_at_any_request_is_repeated_or_reported_and_nothing_is_lost_or_doubled(
+    server: ObjectStoreServer, bucket: str, tmp_path: Path, fault: str
+) -> None:
+    _lived(str(tmp_path / "kernels"))  # loaded once, before the forks
+    requests = _requests(server, f"{bucket}/whole")
+    server.met.clear()
+    wrong, reported = [], 0
+    for at in range(0, requests, 3 if os.environ.get("FAULTS_PROFILE") == "long" else 35):
+        for name, settings in {"repeated": "?timeout=1s", "not": "?retry_seconds=0&timeout=1s"}.items():
+            error, found = _lives_with_fault(server, f"{bucket}/{at}-{name}", fault, at, settings)
+            reported += bool(error)
+            is_known = not error or (name == "not" and "zset_join.core.errors" in error)
+            if found != [VIEW, VIEW] or not is_known:
+                wrong.append((at, name, server.met[-1:], error[-600:], found))
+
+    sys.stdout.write(f"{fault}: {requests} requests, {len(server.met)} met a fault, {reported} lives ended by it\n")
+    assert wrong == []
+    assert server.met
 
 
 def test_a_store_that_ignores_the_condition_is_refused(server: ObjectStoreServer, bucket: str) -> None:

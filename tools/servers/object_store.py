@@ -6,6 +6,7 @@ import contextlib
 import logging
 import socket
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, Self
@@ -14,9 +15,11 @@ import boto3
 from moto.server import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import make_server
 
-__all__ = ["ObjectStoreServer"]
+__all__ = ["LATE_SECONDS", "ObjectStoreServer"]
 
 _KEY = "loopback"
+LATE_SECONDS = 1.5
+"""Of an answer that comes later than a client with `timeout=1s` waits."""
 
 
 class ObjectStoreServer:
@@ -29,6 +32,10 @@ class ObjectStoreServer:
             with True after.
         to_lose: requests whose answers are still to get lost.
         to_cut: requests that are still to end before they are done.
+        faults: number of a request, from the last `counted` on, to the fault that it meets: "500" and "503" in place of the
+            work, "done 500" after it, "cut" before and "lost" after it, "late" some seconds after it was sent, "half" of its
+            answer.
+        met: what met a fault.
         port: where it listens.
     """
 
@@ -39,6 +46,9 @@ class ObjectStoreServer:
         self.at: dict[tuple[str, str], Callable[[bool], None]] = {}
         self.to_lose: list[tuple[str, str]] = []
         self.to_cut: list[tuple[str, str]] = []
+        self.faults: dict[int, str] = {}
+        self.met: list[str] = []
+        self._requests = 0
         self._lock = threading.Lock()
         self._application = DomainDispatcherApplication(create_backend_app)
         self._server = make_server("127.0.0.1", 0, self._answer, threaded=True)
@@ -92,7 +102,7 @@ class ObjectStoreServer:
     def counted(self) -> Iterator[Counter[str]]:
         """Count the requests inside."""
         counts: Counter[str] = Counter()
-        before = Counter(self.counts)
+        before, self._requests = Counter(self.counts), 0
         yield counts
         counts.update(self.counts - before)
 
@@ -113,6 +123,9 @@ class ObjectStoreServer:
         kind += " if-none-match" if "HTTP_IF_NONE_MATCH" in environ else ""
         with self._lock:
             self.counts[kind] += 1
+            fault = self.faults.pop(self._requests, "")
+            self._requests += 1
+            self.met += [f"{fault} {kind}"] if fault else []
             is_cut, is_lost = (_is_due(due, method, path) for due in (self.to_cut, self.to_lose))
             key = next((one for one in self.at if one[0] == method and one[1] in path), None)
             call = None if key is None else self.at.pop(key)
@@ -120,7 +133,23 @@ class ObjectStoreServer:
             call(False)
         if not self.is_conditional:
             environ.pop("HTTP_IF_NONE_MATCH", None)
-        answer = self._application(environ, start) if not is_cut else start("500 Cut", []) or []
+        if fault == "late":
+            time.sleep(LATE_SECONDS)
+        is_cut, is_lost = is_cut or fault == "cut", is_lost or fault == "lost"
+        if is_cut or fault in ("500", "503"):
+            answer = []
+            start(f"{fault if fault in ('500', '503') else 500} Fault", [])
+        elif fault == "done 500":
+            answer = list(self._application(environ, lambda *_: None))[:0]
+            start("500 Fault", [])
+        else:
+            answer = self._application(environ, start)
+        if fault == "half":
+            whole = b"".join(answer)
+            environ["werkzeug.socket"].sendall(
+                b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(whole) + whole[: len(whole) // 2]
+            )
+            is_lost = True
         if call is not None:
             call(True)
         if is_cut or is_lost:
