@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from faults.driver import Driver, Place
-from faults.histories import HOWS, SHAPES, Shape, recorded_history
+from faults.histories import HOWS, HOWS_ON_A_PUSH, SHAPES, Shape, recorded_history
 from faults.profiles import chosen
 from faults.recovery import opened
 from faults.rescaling import rescale, search
 from faults.tally import Tally
+from tests.sweeps import some_of
 
 POINTS = chosen(short=8, long=None)
 KILLS = chosen(short=6, long=80)
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("warm")
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("how", some_of(HOWS, short=HOWS_ON_A_PUSH))
 def test_the_sums_stay_right_from_2_buckets_to_3_to_1(how: str, shape: Shape, scratch: Path, tally: Tally) -> None:
     history, place = recorded_history(how, shape, seed=11), Place(scratch)
 
@@ -37,8 +38,13 @@ def test_the_sums_stay_right_from_2_buckets_to_3_to_1(how: str, shape: Shape, sc
 
 
 @pytest.mark.timeout(chosen(short=300, long=0))
-@pytest.mark.parametrize("is_published", [True, False])
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(
+    ("shape", "is_published"),
+    some_of(
+        {f"{shape}-{is_published}": (shape, is_published) for shape in SHAPES for is_published in (True, False)},
+        short=("upserts-True", "changelog-False"),
+    ),
+)
 def test_a_killed_rescaling_leaves_the_old_buckets_or_the_new_ones(
     shape: Shape, is_published: bool, scratch: Path, tally: Tally
 ) -> None:

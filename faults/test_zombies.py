@@ -11,7 +11,7 @@ from faults.tally import Tally
 from faults.zombies import late_driver, late_task, search, twin_tasks
 
 # Three stories: the long profile runs more than 1,000 interleavings.
-INTERLEAVINGS_OF_A_STORY = chosen(short=12, long=340)
+INTERLEAVINGS_OF_A_STORY = chosen(short=8, long=340)
 
 pytestmark = pytest.mark.usefixtures("warm")
 

@@ -31,7 +31,7 @@ from property_tests.shapes import (
     oracle_side,
     relation_of,
 )
-from property_tests.strategies import Pick, make_knobs
+from property_tests.strategies import Pick, drawn, make_knobs
 from zset_join.aggregates import AggregateCall
 from zset_join.aggregates.preaggregation import Preaggregation
 from zset_join.core.relation import Relation
@@ -207,12 +207,7 @@ def _pick_choice(pick: Pick, schema: pa.Schema, *, keeps_values: bool) -> Choice
 
 def aggregate_specs(mode: Mode, **narrowed: Any) -> st.SearchStrategy[AggregateSpec]:
     """Draw aggregates; `narrowed` goes to `make_aggregate_spec`."""
-
-    @st.composite
-    def specs(draw: st.DrawFn) -> AggregateSpec:
-        return make_aggregate_spec(lambda choices: draw(st.sampled_from(choices)), mode, **narrowed)
-
-    return specs()
+    return drawn(lambda pick: make_aggregate_spec(pick, mode, **narrowed))
 
 
 class PreaggregatedAggregate:

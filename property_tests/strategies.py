@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from random import Random
 from typing import Any, Protocol, TypeVar
 
@@ -51,6 +52,7 @@ __all__ = [
     "History",
     "Pick",
     "decode",
+    "drawn",
     "histories",
     "join_specs",
     "latest_specs",
@@ -77,9 +79,6 @@ class Pick(Protocol):
         ...
 
 
-_GENES: st.SearchStrategy[Gene] = st.tuples(
-    st.integers(0, 1), st.integers(0, 15), st.integers(0, 8), st.integers(0, 39), st.integers(0, 149), st.integers(0, 5)
-)
 _SPLITS = st.one_of(st.sampled_from((0, -1)), st.integers(0, 2**24 - 1))
 _BUDGETS = (("max_hot_bytes", 0), ("max_hot_keys", 1), ("max_hot_keys", 5))
 _PRIMARY_KEYS: tuple[PrimaryKeyShape, ...] = ("id", "key_and_id", "id", "two_ids", "key")
@@ -172,18 +171,25 @@ def decode(spec: Spec, genes: Sequence[Gene]) -> tuple[Change, ...]:
     return tuple(changes)
 
 
+_GENES: st.SearchStrategy[Gene] = st.tuples(
+    st.integers(0, 1), st.integers(0, 15), st.integers(0, 8), st.integers(0, 39), st.integers(0, 149), st.integers(0, 5)
+)
+_BAD_GENES: st.SearchStrategy[list[Gene]] = st.lists(_GENES, min_size=1, max_size=3)
+_NO_GENES: st.SearchStrategy[list[Gene]] = st.just([])
+
+
+@cache
+def _runs_of_genes(max_changes: int) -> st.SearchStrategy[list[Gene]]:
+    """Return the strategy of lists of which every length is as likely."""
+    of_size = [st.lists(_GENES, min_size=size, max_size=size) for size in range(max_changes + 1)]
+    return st.integers(0, max_changes).flatmap(of_size.__getitem__)
+
+
 def histories(spec: Spec, *, max_changes: int = 10, with_bad_lines: bool = False) -> st.SearchStrategy[History]:
     """Draw legal histories of a spec."""
-    genes = st.integers(0, max_changes).flatmap(lambda size: st.lists(_GENES, min_size=size, max_size=size))
-    bad = st.lists(_GENES, min_size=1, max_size=3) if with_bad_lines else st.just([])
-    return st.builds(
-        lambda genes, cuts, other, moment, bad: History(decode(spec, genes), cuts, other, moment, tuple(bad)),
-        genes,
-        _SPLITS,
-        _SPLITS,
-        st.integers(0, max_changes),
-        bad,
-    )
+    return st.tuples(
+        _runs_of_genes(max_changes), _SPLITS, _SPLITS, _below(max_changes + 1), _BAD_GENES if with_bad_lines else _NO_GENES
+    ).map(lambda parts: History(decode(spec, parts[0]), *parts[1:4], tuple(parts[4])))
 
 
 def random_history(spec: Spec, rng: Random, *, changes: int, epochs: int, identifiers: int, cold: float = 14.0) -> list[Epoch]:
@@ -298,22 +304,29 @@ def make_knobs(pick: Pick, hash_bits: Sequence[int] = (32, 4, 2), chunk_rows: Se
 
 def join_specs(how: str, left_mode: Mode, right_mode: Mode, **narrowed: Any) -> st.SearchStrategy[JoinSpec]:
     """Draw joins of the given type and modes; `narrowed` goes to `make_join_spec`."""
-    return _specs(lambda pick: make_join_spec(pick, how, left_mode, right_mode, **narrowed))
+    return drawn(lambda pick: make_join_spec(pick, how, left_mode, right_mode, **narrowed))
 
 
 def route_specs(mode: Mode) -> st.SearchStrategy[RouteSpec]:
     """Draw routes."""
-    return _specs(lambda pick: make_route_spec(pick, mode))
+    return drawn(lambda pick: make_route_spec(pick, mode))
 
 
 def latest_specs(mode: Mode) -> st.SearchStrategy[LatestSpec]:
     """Draw tables of latest rows."""
-    return _specs(lambda pick: LatestSpec(**vars(make_route_spec(pick, mode))))
+    return drawn(lambda pick: LatestSpec(**vars(make_route_spec(pick, mode))))
 
 
 @st.composite
-def _specs(draw: st.DrawFn, make: Callable[[Pick], Any]) -> Any:
-    return make(lambda choices: draw(st.sampled_from(choices)))
+def drawn(draw: st.DrawFn, make: Callable[[Pick], Any]) -> Any:
+    """Draw what a function makes of its picks."""
+    return make(lambda choices: choices[draw(_below(len(choices)))])
+
+
+@cache
+def _below(count: int) -> st.SearchStrategy[int]:
+    """Return one strategy per count: making and validating another for each pick takes longer than the draw."""
+    return st.integers(0, count - 1)
 
 
 def plant_bad_lines(spec: Spec, epochs: Sequence[Epoch], genes: Sequence[Gene]) -> tuple[list[Epoch], set[Line]]:

@@ -44,7 +44,7 @@ _EMIT = listed_rows.emit_listed_rows
 
 @pytest.mark.parametrize("entry", some_of(JOINS, short=list(JOINS)[::7]))
 def test_what_a_join_lists_is_the_sum_of_its_answers(entry: Registered) -> None:
-    searched(LISTS, entry)()
+    searched([LISTS], entry)()
 
 
 def _with(place: int, value: Callable[[int], int]) -> Callable[..., int]:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from property_tests.aggregate_shapes import FILTERS
 from property_tests.shapes import KEY_SHAPES, PAYLOADS, Change, KeyShape, Knobs, Mode, live_rows, oracle_side, relation_of
-from property_tests.strategies import make_knobs
+from property_tests.strategies import Pick, drawn, make_knobs
 from zset_join.core.relation import Relation
 from zset_join.core.tick import Tick
 from zset_join.operators.distinct import Distinct
@@ -84,11 +84,7 @@ def build_view(spec: ViewSpec, *, on_bad_input: str = "error", directory: str | 
 def view_specs(kind: ViewKind, mode: Mode) -> st.SearchStrategy[ViewSpec]:
     """Draw views of one kind over inputs in one mode."""
 
-    @st.composite
-    def specs(draw: st.DrawFn) -> ViewSpec:
-        def pick(choices: Sequence[Any]) -> Any:
-            return draw(st.sampled_from(choices))
-
+    def make(pick: Pick) -> ViewSpec:
         shapes = [name for name, shape in KEY_SHAPES.items() if shape.is_symmetric]
         shape = KEY_SHAPES[pick(shapes)]
         payload, id_type = pick(sorted(PAYLOADS)), pick(("float64", "int64", "string"))
@@ -98,4 +94,4 @@ def view_specs(kind: ViewKind, mode: Mode) -> st.SearchStrategy[ViewSpec]:
         )
         return ViewSpec(kind, inputs, shape, payload=payload, id_type=id_type, knobs=make_knobs(pick))
 
-    return specs()
+    return drawn(make)

@@ -110,26 +110,6 @@ def test_an_epoch_sees_all_epochs_before_it(query: Query) -> None:
     assert not query.was_rebuilt
 
 
-def test_the_same_epoch_requested_again_gives_the_same_answer(query: Query) -> None:
-    first, _ = query.answer(NOTHING, rows((1, "x")))
-    second, _ = query.answer(NOTHING, rows((1, "x")))
-
-    assert first == second == [((1, "a", 1, "x"), 1)]
-
-
-def test_an_epoch_that_was_not_committed_leaves_no_trace(query: Query) -> None:
-    query.answer(rows((1, "never")), NOTHING)
-
-    assert matches(query) == EXPECTED
-
-
-def test_lost_local_files_are_rebuilt_from_the_log(query: Query) -> None:
-    for path in sorted(query.home.rglob("*"), reverse=True):
-        path.rmdir() if path.is_dir() else path.unlink()
-
-    assert matches(query) == EXPECTED
-
-
 @pytest.mark.parametrize("damage", ["{", '{"format": 1}', json.dumps({"format": 1, "query_id": "other"})])
 def test_local_files_with_a_foreign_or_broken_stamp_are_rebuilt(query: Query, damage: str) -> None:
     (query.home / "stamp.json").write_text(damage)
@@ -351,22 +331,6 @@ def test_a_snapshot_represents_the_epochs_it_includes(query: Query) -> None:
 
     assert matches(query) == EXPECTED
     assert not query.was_rebuilt
-
-
-def test_a_lost_bucket_is_rebuilt_from_snapshot_and_log(query: Query) -> None:
-    query.run(rows((2, "c")), NOTHING, snapshot_buckets=frozenset({0}))
-    (query.home / "stamp.json").unlink()
-
-    assert matches(query) == [*EXPECTED, ((2, "c", 2, "y"), 1)]
-    assert query.was_rebuilt
-
-
-def test_merged_logs_rebuild_the_same_state(query: Query) -> None:
-    merged = merge_logs(query.files, "log/join-0", query.history.logs)
-    query.history = query.history.with_merged(merged)
-    (query.home / "stamp.json").unlink()
-
-    assert matches(query) == EXPECTED
 
 
 def test_local_files_that_end_inside_a_merged_log_go_on_from_there(tmp_path: Path) -> None:

@@ -90,24 +90,6 @@ def test_a_checkpoint_of_something_else_is_refused(tmp_path: Path, changed: dict
         opened(tmp_path, **changed)
 
 
-def test_a_checkpoint_without_its_description_is_refused(tmp_path: Path) -> None:
-    checkpoint = opened(tmp_path)
-    checkpoint.commit(record(0))
-    path_of(checkpoint, "format.json").unlink()
-
-    with pytest.raises(StateError, match=r"format.json is missing"):
-        opened(tmp_path)
-
-
-def test_a_damaged_record_is_named(tmp_path: Path) -> None:
-    checkpoint = opened(tmp_path)
-    checkpoint.commit(record(0))
-    path_of(checkpoint, f"commits/{0:020d}.json").write_bytes(b"{")
-
-    with pytest.raises(StateError, match="cannot be read"):
-        opened(tmp_path)
-
-
 def test_an_epoch_that_another_driver_committed_is_refused(tmp_path: Path) -> None:
     mine, other = opened(tmp_path), opened(tmp_path)
     other.commit(record(0))
@@ -241,16 +223,6 @@ def test_a_newer_layout_is_refused_with_the_cure(tmp_path: Path, name: str) -> N
         opened(tmp_path)
 
     assert refused.value.code == "STATE_FORMAT"
-
-
-def test_a_missing_record_before_the_last_one_is_refused(tmp_path: Path) -> None:
-    checkpoint = opened(tmp_path)
-    checkpoint.commit(record(0))
-    checkpoint.commit(record(1))
-    path_of(checkpoint, f"commits/{0:020d}.json").unlink()
-
-    with pytest.raises(StateError, match="is missing"):
-        opened(tmp_path)
 
 
 def test_an_epoch_can_be_gone_back_to_by_removing_the_last_record(tmp_path: Path) -> None:

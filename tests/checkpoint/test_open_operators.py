@@ -173,22 +173,6 @@ def test_epochs_of_other_workers_in_between_make_no_difference(
     assert found == expected
 
 
-def test_an_epoch_that_is_answered_again_gives_the_same(tmp_path: Path) -> None:
-    query = QueryByHand(str(tmp_path / "cp"), tmp_path / "local")
-    query.run(*EPOCHS[0])
-
-    first, _ = query.answer(*EPOCHS[1])
-    again, record = query.answer(*EPOCHS[1])
-    query.checkpoint.commit(record)
-    following = query.run(*EPOCHS[2])
-
-    close_kept_operators()
-    alone = QueryByHand(str(tmp_path / "cp2"), tmp_path / "local2")
-    expected = [alone.run(*epoch) for epoch in EPOCHS[:3]]
-    assert again == first
-    assert following == expected[2]
-
-
 def test_a_kept_operator_does_not_survive_the_loss_of_its_files(tmp_path: Path) -> None:
     query = QueryByHand(str(tmp_path / "cp"), tmp_path / "local")
     query.run(*EPOCHS[0])

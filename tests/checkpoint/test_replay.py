@@ -81,17 +81,3 @@ def test_an_epoch_answered_again_gives_the_same_rows_in_the_same_order(
 
     assert first == second
     assert sum(len(rows) for answer in first for rows in answer) > 300
-
-
-def test_the_last_epoch_can_be_answered_again_after_it_was_committed(query: QueryByHand) -> None:
-    epochs = history(7)
-    for left, right in epochs[:-1]:
-        query.run(left, right)
-    answer, record = query.answer(*epochs[-1])
-    query.checkpoint.commit(record)
-    query.restart()
-
-    again, repeated = query.answer(*epochs[-1], epoch=EPOCHS - 1)
-    query.checkpoint.take_replay(repeated)
-
-    assert answer == again

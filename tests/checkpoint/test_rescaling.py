@@ -105,47 +105,6 @@ def test_the_last_epoch_is_answered_again_from_its_own_buckets(checkpoint: Check
     assert again.committed(1) == checkpoint.last
 
 
-def test_the_next_epoch_carries_the_number_on(checkpoint: Checkpoint, location: str) -> None:
-    histories = moved(checkpoint, 1, 3)
-    checkpoint.rescale(3, histories)
-    record = committed(opened(location, 3), 2, 3)
-    again = opened(location, 3)
-    committed(again, 3, 3)
-
-    assert (record.rescaling, record.buckets) == (1, 3)
-    assert opened(location, 3).last == again.last
-    assert again.last is not None
-    assert (again.last.rescaling, again.last.buckets) == (1, 3)
-
-
-def test_the_epoch_after_a_rescaling_is_answered_again_from_the_new_buckets(checkpoint: Checkpoint, location: str) -> None:
-    histories = moved(checkpoint, 1, 3)
-    checkpoint.rescale(3, histories)
-    committed(checkpoint, 2, 3)
-    again = opened(location, 3)
-
-    assert again.before(2) == histories
-    assert again.buckets_of(2) == 3
-
-
-def test_a_start_after_a_rescaling_and_its_first_epoch_leave_the_new_files(checkpoint: Checkpoint, location: str) -> None:
-    checkpoint.rescale(3, moved(checkpoint, 1, 3))
-    owner = Ownership.claim(checkpoint_folder(location), "q")
-    again = opened(location, 3, owner=owner)
-    record = committed(again, 2, 3)
-    owner.release()
-
-    assert [name for name in record.state_files() if again.files.folder.size(name) is None] == []
-
-
-def test_a_checkpoint_may_be_rescaled_often_between_two_epochs(checkpoint: Checkpoint, location: str) -> None:
-    for buckets in (3, 1, 4):
-        checkpoint.rescale(buckets, moved(checkpoint, 1, buckets))
-    record = committed(opened(location, 4), 2, 4)
-
-    assert (record.rescaling, record.buckets) == (3, 4)
-
-
 def test_an_epoch_that_is_gone_back_to_takes_its_rescaling_with_it(checkpoint: Checkpoint, location: str) -> None:
     checkpoint.rescale(3, moved(checkpoint, 1, 3))
     checkpoint.files.folder.remove(f"commits/{1:020d}.json")

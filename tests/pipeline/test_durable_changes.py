@@ -105,20 +105,6 @@ def test_stages_that_are_kept_are_fed_nothing_not_even_after_a_restart(tmp_path:
     assert "join-0-0" not in rows
 
 
-def test_a_state_that_comes_back_under_an_old_name_is_not_the_old_one(tmp_path: Path) -> None:
-    with Pipeline(BY_CITY, tmp_path) as pipeline:
-        pipeline.step(ROWS)
-        pipeline.evolve(COUNTED)
-        pipeline.step(MORE)
-        pipeline.evolve(BY_CITY)
-        pipeline.step({"people": [{"who": "b", "city": "Oslo"}]})
-        fresh = Pipeline(BY_CITY)
-        for rows in (ROWS, MORE, {"people": [{"who": "b", "city": "Oslo"}]}):
-            fresh.step(rows)
-
-        assert held(pipeline) == held(fresh)
-
-
 def test_views_are_added_and_dropped_and_a_new_output_begins_with_all_rows(tmp_path: Path) -> None:
     output = tmp_path / "out.duckdb"
 

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from zset_join.cli import main
-from zset_join.core.errors import BadInputError, OptionError, SinkError, StateError
+from zset_join.core.errors import BadInputError, OptionError, SinkError
 from zset_join.expressions import col
 from zset_join.pipeline import FunctionSink, Pipeline, View, appends, changes
 from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users import theirs
@@ -68,49 +68,6 @@ def test_other_columns_need_a_new_output_which_is_filled() -> None:
     assert (diff.views["v"].status, sorted(after[0][1])) == ("columns", [(("Oslo", 3, 6), 1), (("Rome", 3, 9), 1)])
 
 
-def test_an_added_view_is_filled_and_a_dropped_one_is_no_more() -> None:
-    pipeline = Pipeline({"a": BY_CITY, "b": ORDERS})
-    pipeline.step(ROWS)
-    output, given = sink()
-
-    diff = pipeline.evolve({"a": BY_CITY, "c": JOINED.select("id", "city")}, outputs={"c": output})
-
-    assert {name: view.status for name, view in diff.views.items()} == {"a": "unchanged", "c": "added", "b": "dropped"}
-    assert (pipeline.views, len(given[0][1]), diff.views["b"].counts["removed"]) == (("a", "c"), 6, 6)
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "code"),
-    [
-        (SEEN.groupBy("k").agg(F.sum("n").alias("n")), SEEN.groupBy("n").agg(F.count().alias("c")), "EVOLVE_NO_ROWS"),
-        (SEEN.where(col("n") > 1), SEEN.where(col("n") > 0), "EVOLVE_NO_ROWS"),
-        (ORDERS, ORDERS.dedup(keys="who", order_by="total"), "EVOLVE_BY_TIME"),
-        (SEEN, changes("seen", {"k": pa.string(), "n": pa.int64()}, keys="k"), "EVOLVE_SOURCE"),
-    ],
-)
-def test_what_was_never_kept_is_refused_and_nothing_changes(before: View, after: View, code: str) -> None:
-    pipeline = Pipeline(before)
-    rows = {**ROWS, "seen": [{"k": "x", "n": 2}, {"k": "y", "n": 1}]}
-    pipeline.step({name: rows[name] for name in pipeline.sources})
-    plan, held = pipeline.plan, pipeline.view()
-
-    with pytest.raises(StateError) as refused:
-        pipeline.evolve(after)
-
-    assert (refused.value.code, pipeline.plan, pipeline.epoch, pipeline.view()) == (code, plan, 1, held)
-
-
-def test_kept_inputs_make_what_was_never_kept_possible_and_verify_still_judges() -> None:
-    pipeline = Pipeline(SEEN.groupBy("k").agg(F.sum("n").alias("n")), keep_inputs=True)
-    pipeline.step({"seen": [{"k": "x", "n": 2}, {"k": "y", "n": 2}]})
-
-    pipeline.evolve(SEEN.groupBy("n").agg(F.count().alias("c")))
-    pipeline.step({"seen": [{"k": "z", "n": 2}]})
-
-    assert pipeline.view().to_pylist() == [{"n": 2, "c": 3}]
-    assert pipeline.verify().equal
-
-
 def test_a_source_that_a_change_brings_begins_with_given_rows(tmp_path: Path) -> None:
     first = ZSet(pa.RecordBatch.from_pylist([{"k": "x", "n": 2}], schema=SEEN.arrow_schema), np.array([2]))
     with Pipeline({"a": ORDERS}, tmp_path, keep_inputs=True) as pipeline:
@@ -127,27 +84,6 @@ def test_a_source_that_a_change_brings_begins_with_given_rows(tmp_path: Path) ->
     with Pipeline({"a": ORDERS, "s": SEEN, "by_k": by_k}, tmp_path, keep_inputs=True) as again:
         again.step({"seen": [{"k": "x", "n": 1}]})
         assert (again.view("by_k").to_pylist(), again.verify(view="by_k").equal) == ([{"k": "x", "n": 5}], True)
-
-
-def test_a_dropped_source_does_not_come_back_empty_after_save_and_load(tmp_path: Path) -> None:
-    pipeline = Pipeline({"a": ORDERS, "b": PEOPLE})
-    pipeline.step(ROWS)
-    pipeline.evolve({"a": ORDERS})
-    pipeline.save(tmp_path / "state")
-    loaded = Pipeline({"a": ORDERS})
-    loaded.load(tmp_path / "state")
-
-    with pytest.raises(StateError, match=r"people.*was dropped"):
-        loaded.evolve({"a": ORDERS, "b": PEOPLE})
-
-
-def test_a_source_that_was_dropped_does_not_come_back_as_if_it_were_new() -> None:
-    pipeline = Pipeline({"a": ORDERS, "b": PEOPLE})
-    pipeline.step(ROWS)
-    pipeline.evolve({"a": ORDERS})
-
-    with pytest.raises(StateError, match=r"people.*was dropped"):
-        pipeline.evolve({"a": ORDERS, "b": PEOPLE})
 
 
 @pytest.mark.parametrize("kind", [pa.int32(), pa.decimal128(24, 2), pa.timestamp("us")], ids=str)
@@ -180,15 +116,6 @@ def test_a_row_that_the_new_query_cannot_take_leaves_the_old_one_running() -> No
         pipeline.evolve(ORDERS.withColumn("q", col("id") % col("total")))
 
     assert len(pipeline.step({"orders": [{"id": 7, "who": "c", "total": 1}]})) == 1
-
-
-def test_before_the_first_epoch_there_is_nothing_to_differ() -> None:
-    pipeline = Pipeline(BY_CITY)
-
-    diff = pipeline.evolve(SEEN.agg(F.count().alias("n")))
-
-    assert (diff.taken, diff.epoch, pipeline.epoch) == (None, None, 0)
-    assert pipeline.step({"seen": [{"k": "x", "n": 1}]}).to_pylist() == [((1,), 1)]
 
 
 def test_a_report_counts_shows_and_writes_what_differs(tmp_path: Path) -> None:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import random
-import warnings
-
 import pyarrow as pa
 import pytest
 
 from zset_join.core.errors import PlanError
 from zset_join.expressions import col, left, right
 from zset_join.pipeline import Pipeline, appends, changes, versioned
-from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users write it
 from zset_join.plan.query_plan import QueryPlan
 
 ORDERS = {"id": pa.int64(), "currency": pa.string(), "t": pa.int64()}
@@ -109,35 +105,6 @@ def test_deletes_are_versions_and_a_warning_names_their_time():
     assert pipeline.verify().equal
 
 
-def test_a_temporal_join_feeds_groups_and_its_corrections_flow_on():
-    joined = orders().temporal_join(rates(), on="currency", as_of="t", emit="eager", keep_probe_for=100)
-    pipeline = Pipeline(joined.groupBy("currency").agg(F.sum("rate").alias("total")), keep_inputs=True)
-    pipeline.step({"orders": [{"id": 1, "currency": "EUR", "t": 7}], "rates": [{"currency": "EUR", "rate": 1.0, "at": 5}]})
-
-    corrected = pipeline.step({"rates": [{"currency": "EUR", "rate": 3.0, "at": 6}]})
-
-    assert corrected.to_pylist() == [(("EUR", 1.0), -1), (("EUR", 3.0), 1)]
-    assert pipeline.verify().equal
-
-
-def test_a_temporal_join_feeds_another_one_and_passes_its_watermark_on():
-    first = orders().temporal_join(rates(), on="currency", as_of="t")
-    taxes = versioned(
-        "taxes", {"currency": pa.string(), "tax": pa.int64(), "since": pa.int64()}, keys="currency", version_by="since", delay=0
-    )
-    pipeline = Pipeline(first.temporal_join(taxes, on="currency", as_of="t"))
-
-    answer = pipeline.step(
-        {
-            "orders": [{"id": 1, "currency": "EUR", "t": 7}],
-            "rates": [{"currency": "EUR", "rate": 1.0, "at": 7}],
-            "taxes": [{"currency": "EUR", "tax": 20, "since": 1}, {"currency": "EUR", "tax": 30, "since": 7}],
-        }
-    )
-
-    assert answer.to_pylist() == [(("EUR", 1, 7, 1.0, 7, 30, 7), 1)]
-
-
 def test_the_nearest_quote_before_a_trade_and_a_nearer_one_that_comes_later():
     trades = appends("trades", {"id": pa.int64(), "k": pa.string(), "t": pa.int64()})
     quotes = appends("quotes", {"k": pa.string(), "price": pa.int64(), "at": pa.int64()})
@@ -205,58 +172,6 @@ def test_the_plan_comes_back_from_json_and_names_the_chosen_way():
 
     assert QueryPlan.from_json(plan.to_json()).to_json() == plan.to_json()
     assert "path: append-only versions" in plan.explain(buckets=1)
-
-
-@pytest.mark.parametrize(
-    ("emit", "keep", "late"),
-    [
-        ("once", None, None),
-        ("on_watermark", None, None),
-        ("on_watermark", None, "join"),
-        ("eager", 1000, None),
-        ("eager", 2, None),
-        ("eager", 0, None),
-        ("eager", 2, "side_output"),
-        ("eager", 0, "drop"),
-    ],
-)
-@pytest.mark.parametrize("seed", range(1, 4))
-def test_random_histories_with_late_rows_are_what_duckdb_answers(emit, keep, late, seed):
-    draw = random.Random(f"{emit}{seed}")
-    deletes = {"apply_as_deletes": col("rate") < 0}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        view = orders(3).temporal_join(
-            rates(3, **(deletes if seed % 2 else {})),
-            on="currency",
-            as_of="t",
-            how="left",
-            emit=emit,
-            keep_probe_for=keep,
-            late=late,
-        )
-    pipeline = Pipeline(view, keep_inputs=True)
-    for epoch in range(8):
-        near = 4 * epoch
-
-        pipeline.step(
-            {
-                "orders": [
-                    {"id": draw.randint(1, 99), "currency": draw.choice(["EUR", "USD", None]), "t": near + draw.randint(-5, 5)}
-                    for _ in range(draw.randint(0, 6))
-                ],
-                "rates": [
-                    {
-                        "currency": draw.choice(["EUR", "USD"]),
-                        "rate": float(draw.choice([-1, 1, 2, 3])),
-                        "at": near + draw.randint(-5, 5),
-                    }
-                    for _ in range(draw.randint(0, 3))
-                ],
-            }
-        )
-
-        assert pipeline.verify().equal, pipeline.verify()
 
 
 def test_a_version_that_differs_in_a_hidden_sequence_alone_corrects_nothing():

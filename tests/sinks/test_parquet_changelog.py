@@ -218,32 +218,22 @@ def flipped(path: Path, position: int) -> None:
     path.write_bytes(content)
 
 
-def test_a_damaged_byte_is_noticed_by_the_checksum(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "position", "code", "words"),
+    [
+        ("epoch=00000000/*.parquet", 40, "SINK_PART", "epoch 0 does not have the checksum"),
+        ("epoch=00000000/_manifest.json", 60, "SINK_PART", r"_manifest\.json.* of epoch 0 cannot be used"),
+        ("_changelog.json", 60, "SINK_HEADER", "changelog"),
+    ],
+)
+def test_a_damaged_bit_is_noticed(tmp_path: Path, name: str, position: int, code: str, words: str) -> None:
     opened(tmp_path / "log").write(0, [OLD])
-    flipped(next((tmp_path / "log" / "epoch=00000000").glob("*.parquet")), 40)
+    flipped(next((tmp_path / "log").glob(name)), position)
 
-    with pytest.raises(SinkError, match="epoch 0 does not have the checksum") as caught:
+    with pytest.raises(SinkError, match=words) as caught:
         read_changelog(tmp_path / "log")
 
-    assert caught.value.code == "SINK_PART"
-
-
-def test_a_damaged_manifest_is_noticed(tmp_path: Path) -> None:
-    opened(tmp_path / "log").write(0, [OLD])
-    flipped(tmp_path / "log" / "epoch=00000000" / "_manifest.json", 60)
-
-    with pytest.raises(SinkError, match=r"_manifest\.json.* of epoch 0 cannot be used"):
-        read_changelog(tmp_path / "log")
-
-
-def test_a_damaged_header_is_noticed(tmp_path: Path) -> None:
-    opened(tmp_path / "log").write(0, [OLD])
-    flipped(tmp_path / "log" / "_changelog.json", 60)
-
-    with pytest.raises(SinkError) as caught:
-        read_changelog(tmp_path / "log")
-
-    assert caught.value.code == "SINK_HEADER"
+    assert caught.value.code == code
 
 
 def test_an_epoch_in_the_place_of_another_is_noticed(tmp_path: Path) -> None:

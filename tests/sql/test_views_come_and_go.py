@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import threading
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -532,40 +531,6 @@ def test_a_reader_of_all_views_sees_one_moment_of_them(monkeypatch: pytest.Monke
 
     assert seen == [{900}, {900}, {950}, {950}, {850}, {850}, {850}]  # two pipelines: in the midst of an epoch, the one before
     assert after == {850}
-
-
-@pytest.mark.parametrize("where", ["memory", "directory"])
-def test_a_thread_that_reads_while_another_one_writes_sees_whole_transfers(where: str, tmp_path: Any) -> None:
-    with connect(directory=None if where == "memory" else tmp_path / "s") as session:
-        # In memory the third view has a pipeline of its own, in a directory all have one.
-        session.sql(_BANK if where == "memory" else _BANK.replace("SETTINGS idle_timeout = '1 day'", ""))
-        session.insert("accounts", [{"id": number, "branch": number % 3, "cents": 100} for number in range(9)])
-        seen: list[set[int]] = []
-        is_over = threading.Event()
-
-        def read() -> None:
-            while not is_over.is_set():
-                seen.append(_totals(session))
-
-        reader = threading.Thread(target=read)
-        reader.start()
-        try:
-            for number in range(150 if where == "memory" else 60):
-                one, other = number % 9, (number * 4 + 1) % 9
-                if one != other:
-                    change = [
-                        {"id": one, "branch": one % 3, "cents": 100 - number},
-                        {"id": other, "branch": other % 3, "cents": 100},
-                    ]
-                    change += [{"id": at, "branch": at % 3, "cents": 100} for at in range(9) if at not in {one, other}]
-                    change[1]["cents"] = 100 + number
-                    session.insert("accounts", change)
-        finally:
-            is_over.set()
-            reader.join()
-
-    assert len(seen) > 5
-    assert {frozenset(one) for one in seen} == {frozenset({900})}
 
 
 @pytest.mark.parametrize("statement", ["PAUSE MATERIALIZED VIEW b", "DROP MATERIALIZED VIEW b"])
