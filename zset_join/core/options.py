@@ -20,7 +20,7 @@ Names are written as Spark's (`checkpointLocation`); case and underscores do not
 | `idleTimeout` | never | after this time without rows a stream no longer holds up watermarks, until its next row |
 | `chunkRows` | 65536 | maximum rows per chunk of an answer |
 | `maxRecordsPerBatch` | 100000 | rows that Spark sends to a worker at once |
-| `snapshotAfterBytes` | 67108864 | a bucket has a snapshot once its input log exceeds this and its live rows, or 4,096 small epochs |
+| `snapshotAfterBytes` | 67108864 | a snapshot follows a log beyond this and its live rows, or of 4,096 small epochs |
 | `undoEpochs` | 1000 | for so many epochs behind a change of the query `undo` returns to the query before |
 | `retainInputLog` | false | keep all input, so that `verify()` can start from the first epoch; a rescaling ends it |
 | `udfVersion` | | version of the query's Python functions; a restart with another one is rejected |
