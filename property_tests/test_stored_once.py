@@ -14,8 +14,12 @@ from property_tests.laws import LawBrokenError
 from property_tests.profiles import profile_name
 from property_tests.stored_once import views_equal_themselves_alone
 from zset_join.core.errors import ZsetJoinError
+from zset_join.operators.upsert_table import Latest
 from zset_join.plan.passes import share_nodes
 from zset_join.runners.local import filters
+from zset_join.runners.local.engine import Engine
+from zset_join.state.rows.side import SideState
+from zset_join.zset import ZSet
 
 CASES = {"push": 12, "scout": 200, "nightly": 2000}
 
@@ -30,11 +34,28 @@ def test_readers_of_one_table_answer_what_each_answers_alone(tmp_path: Path, las
     assert rows > 10
 
 
-_over, _general, _passes = share_nodes._over, filters._general, filters._Shape.passes
+_passes, _list, _absorb, _follow = filters._Shape.passes, Latest._list, SideState.absorb, SideState.follow
 
 
-def _by_first(shape: Any, columns: Any, length: int) -> Any:
-    return np.array(np.broadcast_to(_passes(shape, columns, length)[:1], (len(shape.places), length)))
+def _by_first(shape: Any, *given: Any) -> Any:
+    passes = _passes(shape, *given)
+    return np.array(np.broadcast_to(passes[:1], passes.shape))
+
+
+def _written_by_all(side: Any, prepared: Any, watermark: Any) -> None:
+    owner, side._owner = side._owner, None
+    _absorb(side, prepared, watermark)
+    side._owner = owner
+
+
+def _without_null_keys(side: Any, other: Any) -> None:
+    drops = other.drops_unmatchable
+    _follow(side, other)
+    other.drops_unmatchable = drops
+
+
+def _without_the_first(table: Any, columns: Any) -> Any:
+    return (ZSet(chunk.rows.slice(1), chunk.weights[1:]) for chunk in _list(table, columns))
 
 
 BUGS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
@@ -44,6 +65,11 @@ BUGS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "what orders changes is shown": (share_nodes, "_over", lambda table, apply: _kept(table, apply)),
     "parts of any condition are the same": (share_nodes, "_is_same", lambda one, other: True),
     "all literals are those of the first reader": (filters._Shape, "passes", _by_first),
+    "rows reach the first view alone": (Engine, "_reached", lambda engine, known: list(engine._views)[:1]),
+    "what follows writes as well": (SideState, "absorb", _written_by_all),
+    "a table that a join writes lacks rows without a key": (SideState, "follow", _without_null_keys),
+    "a join finds rows by the key of another one": (SideState, "can_follow", lambda one, other: True),
+    "a table lists all rows but the first": (Latest, "_list", _without_the_first),
 }
 
 

@@ -20,6 +20,7 @@ from zset_join.runners.local.changing import ChangingPipeline
 from zset_join.sql import Session, connect
 from zset_join.sql.tables.view_groups import GroupView
 from zset_join.stages.stage import StageOptions
+from zset_join.state.rows.side import SideState
 
 _TABLES = (
     "CREATE TABLE orders (id INT, customer STRING, day INT, total INT, PRIMARY KEY (id))",
@@ -197,12 +198,25 @@ def _answers_all_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(GroupView, "behind", lambda self, _: self)
 
 
+def _writes_rows_again(patch: pytest.MonkeyPatch) -> None:
+    """Plant: a query stores the rows that its table has stored."""
+    right = SideState.absorb
+
+    def absorb(self: SideState, prepared: Any, watermark: Any) -> None:
+        owner, self._owner = self._owner, None
+        right(self, prepared, watermark)
+        self._owner = owner
+
+    patch.setattr(SideState, "absorb", absorb)
+
+
 _PLANTED: tuple[Callable[[pytest.MonkeyPatch], None], ...] = (
     _shares_any_stage,
     _forgets_conditions,
     _begins_empty,
     _drops_too_much,
     _answers_all_again,
+    _writes_rows_again,
 )
 
 
@@ -245,6 +259,24 @@ def test_views_over_one_join_keep_it_once_in_one_pipeline() -> None:
     whole = {id(running.whole): running.whole for running in played.session.running}
     (pipeline,) = whole.values()
     assert [node.stage.kind for node in pipeline.plan.nodes] == ["join", "aggregate", "aggregate"]
+
+
+def test_the_rows_of_a_table_are_held_once_however_many_queries_read_them() -> None:
+    played = _Played(0)
+    with played.session as session:
+        played.both("INSERT INTO orders VALUES (1, 'ada', 1, 5), (2, 'bob', 1, 4)")
+        for number, text in enumerate([_QUERIES[0], _QUERIES[8], _QUERIES[9], "SELECT * FROM customers"]):
+            played.create(f"v{number}", text)
+            played.both(f"INSERT INTO orders VALUES ({number}, 'ada', 1, 5)", replaces=True)
+            played.both("INSERT INTO customers VALUES ('ada', 'oslo')", replaces=True)
+            played.compare()
+        runtime: Any = session.runtime
+        tables = {name: one.statistics()["latest-0"]["latest_bytes"] for name, one in runtime._stored.items()}
+        fed = session.running[0].whole._memory.fed_alike()
+
+        assert [len(fed[name]) for name in ("orders", "customers")] == [2, 2]
+        assert all(side.follows and not side.state_bytes() for sides in fed.values() for side in sides)
+        assert min(tables.values()) > 0
 
 
 @pytest.mark.parametrize("where", ["memory", "directory"])

@@ -200,10 +200,16 @@ def evaluate(
 
 
 def vector_of(
-    expression: Expression, columns: Mapping[str, Mapping[str, pa.Array]], length: int, *, what: str, of_what: str
+    expression: Expression,
+    columns: Mapping[str, Mapping[str, pa.Array]],
+    length: int,
+    *,
+    what: str,
+    of_what: str,
+    loaded: dict[tuple[str, str], Vector] | None = None,
 ) -> Vector:
-    """Return the value of an expression, one per row or one for all of them."""
-    evaluator = _Evaluator(columns, length)
+    """Return the value of an expression, one per row or one for all; `loaded` has columns as vectors, and gets others."""
+    evaluator = _Evaluator(columns, length, loaded)
     vector: Vector = expression.accept(evaluator)
     if vector.faults is not None:
         rows = np.flatnonzero(np.broadcast_to(vector.faults, length))
@@ -224,10 +230,15 @@ def vector_of(
 class _Evaluator:
     """Compute every node; a fault is kept with its row until the root, where it raises if it still counts."""
 
-    def __init__(self, columns: Mapping[str, Mapping[str, pa.Array]], length: int) -> None:
+    def __init__(
+        self,
+        columns: Mapping[str, Mapping[str, pa.Array]],
+        length: int,
+        loaded: dict[tuple[str, str], Vector] | None,
+    ) -> None:
         self.columns = columns
         self.length = length
-        self.loaded: dict[tuple[str, str], Vector] = {}
+        self.loaded = {} if loaded is None else loaded
         self.faults: list[tuple[str, Expression]] = []
 
     def visit_column(self, node: Column) -> Vector:

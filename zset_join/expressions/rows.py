@@ -116,15 +116,26 @@ def compute(expression: Expression, columns: Mapping[str, pa.Array], length: int
     return values if kind == values.type else values.cast(kind)
 
 
-def rows_where(condition: Expression, columns: Mapping[str, pa.Array], length: int) -> Bools:
-    """Return for every row whether a condition is true; NULL is not."""
-    vector = _vector(condition, columns, length)
+def rows_where(
+    condition: Expression,
+    columns: Mapping[str, pa.Array],
+    length: int,
+    loaded: dict[tuple[str, str], Vector] | None = None,
+) -> Bools:
+    """Return for every row whether a condition is true; NULL is not. `loaded`: as `vector_of` has it."""
+    vector = _vector(condition, columns, length, loaded)
     passes: Bools = vector.values & vector.valid
     return passes if len(passes) == length else np.array(np.broadcast_to(passes, length))
 
 
-def _vector(expression: Expression, columns: Mapping[str, pa.Array], length: int) -> Vector:
-    return vector_of(expression, dict.fromkeys(_SIDES, columns), length, what="expression", of_what="rows")
+def _vector(
+    expression: Expression,
+    columns: Mapping[str, pa.Array],
+    length: int,
+    loaded: dict[tuple[str, str], Vector] | None = None,
+) -> Vector:
+    by_side = dict.fromkeys(_SIDES, columns)
+    return vector_of(expression, by_side, length, what="expression", of_what="rows", loaded=loaded)
 
 
 def _of_length(vector: Vector, length: int) -> pa.Array:

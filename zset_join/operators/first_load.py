@@ -106,7 +106,8 @@ class LoadedJoin(HashJoin):
         # None: the epoch must be worked at once.
         self._loaded, self._asked = None, (tick, weakref.ref(deltas[0]), weakref.ref(deltas[1]))
         join = self._again(options=self._options)
-        for side, delta in zip(join._sides, deltas, strict=True):
+        for side, own, delta in zip(join._sides, self._sides, deltas, strict=True):
+            side.drops_unmatchable = own.drops_unmatchable
             side.make_room(len(delta), 0, join_keys=0)
         try:
             for number, part in enumerate(self._parts(deltas)):

@@ -49,7 +49,7 @@ class LoadedLatest(Latest):
 
     def absorb(self, tick: Tick, deltas: Sequence[ZSet]) -> None:
         (delta,) = deltas
-        if not self._inserts(delta):
+        if self._side.follows or not self._inserts(delta):
             super().absorb(tick, deltas)
             return
         tick.check_follows(self.absorbed_epoch)

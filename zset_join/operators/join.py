@@ -179,6 +179,11 @@ class HashJoin:
             raise closed("the join")
         return self._sides[0].absorbed_epoch
 
+    @property
+    def shared_sides(self) -> Sequence[SideState]:
+        """Return the sides that may hold their rows with others; behind a condition an epoch is judged while it is absorbed."""
+        return () if self._residual is not None else self._sides
+
     def answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
         """Yield the change of the join in chunks of at most `chunk_rows` rows; all retractions come first.
 

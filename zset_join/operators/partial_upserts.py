@@ -33,6 +33,7 @@ from zset_join.shapes.latest import TRUNCATE, without_control
 from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.state.rows.guarded import guarded
 from zset_join.state.rows.rejected_rows import REJECTION_SCHEMA
+from zset_join.state.rows.side import SideState
 from zset_join.zset import ZSet, single_batch
 
 __all__ = ["PartialUpserts"]
@@ -79,6 +80,10 @@ class PartialUpserts(Latest):
         self.inputs = (relation,)
         names = self._side.relation.schema.names
         self._all = self._side.layout.gather_plan(self._side.relation.field_indices(names))
+
+    @property
+    def shared_sides(self) -> Sequence[SideState]:
+        return ()  # they are fed other rows than the stage
 
     def rejections(self, tick: Tick, deltas: Sequence[ZSet]) -> pa.Table:
         whole = self._completed(deltas[0])

@@ -49,6 +49,7 @@ from zset_join.zset import ZSet
 __all__ = ["Latest", "Route", "UpsertTable"]
 
 _REF, _BEFORE = 0, 2  # words of a change
+_LISTED_ROWS = 1 << 16
 _Refs: TypeAlias = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
 
 
@@ -103,11 +104,16 @@ class UpsertTable:
             raise closed("the table")
         return self._side.absorbed_epoch
 
+    @property
+    def shared_sides(self) -> Sequence[SideState]:
+        """Return the sides that may hold their rows with others; see `zset_join.state.rows.side`."""
+        return [self._side]
+
     def absorb(self, tick: Tick, deltas: Sequence[ZSet]) -> None:
         tick.check_follows(self.absorbed_epoch)
         (delta,) = deltas
         prepared = None
-        if len(delta):
+        if len(delta) and not self._side.follows:
             prepared, _ = self._prepare(tick, delta)
             self._refuse_bad_input(prepared, tick)
         self._answers.outdate()
@@ -121,6 +127,8 @@ class UpsertTable:
             self._side.shrink_working(prepared)
             self._hybrid.spill_to_budget(self.working_bytes())
             self._hybrid.commit(tick.epoch)
+        else:
+            self._side.shrink_working(prepared)
         self._side.end_absorb(tick.epoch)
 
     def rejections(self, tick: Tick, deltas: Sequence[ZSet]) -> pa.Table:
@@ -249,6 +257,24 @@ class Latest(UpsertTable):
             for columns in self._in_chunks(prepared, refs, self._plan):
                 rows = pa.RecordBatch.from_arrays(columns, schema=self.output.schema)
                 yield ZSet(rows, np.full(rows.num_rows, weight, np.int64))
+
+    @property
+    def lists_answer(self) -> bool:
+        return self._hybrid is None
+
+    def listed(self, columns: Collection[str] | None = None) -> Iterator[ZSet]:
+        if self._is_closed:
+            raise closed("the table")
+        return self._answers.guarded(self._list(columns))
+
+    def _list(self, columns: Collection[str] | None) -> Iterator[ZSet]:
+        schema = pa.schema([field for field in self.output.schema if columns is None or field.name in columns])
+        plan = self._side.layout.gather_plan(self._side.relation.field_indices(schema.names))
+        live, _ = self._side.live_refs()
+        for begin in range(0, len(live), _LISTED_ROWS):
+            refs = np.ascontiguousarray(live[begin : begin + _LISTED_ROWS])
+            arrays = plan.gather(int(refs.ctypes.data), len(refs), self._side.arena.heap_address)
+            yield ZSet(pa.RecordBatch.from_arrays(arrays, schema=schema), np.ones(len(refs), np.int64))
 
 
 @guarded("the route")

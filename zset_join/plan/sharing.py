@@ -25,7 +25,7 @@ from zset_join.plan.query_plan import Feed, QueryPlan, SharedIndex, StageNode
 from zset_join.plan.row_steps import relation_after
 from zset_join.stages.shared_table import MOST_READERS
 
-__all__ = ["prepared_alike", "share_tables", "source_of"]
+__all__ = ["prepared_alike", "share_tables", "source_of", "without_renaming"]
 
 _PREPARING = frozenset({"current_versions", "latest", "route"})
 """Stages of one input whose answer follows from it alone; inside Spark every join has its own."""
@@ -106,7 +106,7 @@ class _Kept:
         if node.stage.table_use({}) is None:
             return None
         stage, right = node.stage, node.stage.inputs[1]
-        fed, origins = _without_renaming(plan, node.feeds[1])
+        fed, origins = without_renaming(plan, node.feeds[1])
         use = stage.table_use(origins)
         if use is None:
             return None
@@ -151,7 +151,7 @@ def _written(plan: QueryPlan, feed: Feed) -> Any:
     return [feed.origin, steps]
 
 
-def _without_renaming(plan: QueryPlan, feeds: Sequence[Feed]) -> tuple[Sequence[Feed], Mapping[str, str]]:
+def without_renaming(plan: QueryPlan, feeds: Sequence[Feed]) -> tuple[Sequence[Feed], Mapping[str, str]]:
     """Return feeds without what only gives all columns other names, and what every column is called before that."""
     if len(feeds) != 1:
         return feeds, {}

@@ -4,7 +4,7 @@
 
 `store_once`. The law: every reader is given the same changes. What all readers begin with stays below the table, a condition
 part by part, so the table holds no row that no reader needs. A join keeps its side by its own key and is fed upserts; it is no
-reader of the table.
+reader of the table, though in memory both may hold the same rows once (`zset_join.state.rows.side`).
 
 `share_equal`. Nodes are equal where what they do is written alike and they are over the same nodes; names of relations are only
 in messages and do not count. What cannot be compared is never equal: a step only Spark can do, lookups through another object.

@@ -43,6 +43,7 @@ from zset_join.runners.local.watermarks import KnownTimes
 from zset_join.stages.effect import EffectStage
 from zset_join.stages.own_options import own_of
 from zset_join.stages.stage import StageOptions
+from zset_join.state.rows.side import SideState
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import DurableOperator
 
@@ -223,6 +224,20 @@ class ChangingPipeline(Pipeline[dict[str, ZSet]]):
         self._go_on_with(self.plan, self._readings, operators, times, {name: held})
         return diff, PreparedEpoch(answered, {}, [], None)
 
+    def hold_with(self, tables: Mapping[str, Pipeline]) -> None:
+        """Hold the rows of sources together with pipelines of their tables, as far as keys allow; under the locks of all.
+
+        These take every epoch of their table before this one does.
+        """
+        if self._memory is None or not self._takes_all():
+            return
+        writers: dict[str, SideState] = {}
+        for source in self.plan.sources:
+            kept = tables.get(source.name)
+            if kept is not None and kept._memory is not None and kept._takes_all() and source.max_watermark_jump is None:
+                writers.update(zip([source.name], kept._memory.fed_alike().get(source.name, []), strict=False))
+        self._memory.share(writers)
+
     def drop(self, name: str) -> None:
         """Release a view, and the state only it uses."""
         if len(self.plan.views) == 1:
@@ -278,5 +293,6 @@ class ChangingPipeline(Pipeline[dict[str, ZSet]]):
         self._taking = RowTaking(plan, self._readings, is_strict=self._options.on_bad_input == "error")
         self._engine = Engine(plan, self._watermarks, quarantines=self._options.on_bad_input == "quarantine")
         self._memory = MemoryStates(plan, self._options, operators, self._in_memory("take_over()").workers)
+        self._memory.share()
         self._list_views(self._options)
         self._publish()

@@ -76,7 +76,8 @@ class _View:
         stage = plan.nodes[origin].stage if len(view.feeds) == 1 and isinstance(origin, int) else None
         self._is_ordered = stage is not None  # steps leave the order of an answer as it is
         self._is_distinct = stage is not None and emits_distinct_rows(stage, view.feeds[0].steps)
-        self._empty, self._sums = ZSet.empty(schema), RowSums(schema)
+        self.empty, self._sums = ZSet.empty(schema), RowSums(schema)
+        self.place = self._rows.places[0] if len(view.feeds) == 1 else None
 
     def delta(self, known: dict[str | int, ZSet]) -> ZSet:
         delta = self._rows.collect(known)
@@ -85,7 +86,7 @@ class _View:
         consolidated = delta.consolidated(self._sums if delta.schema.equals(self._sums.schema) else None)
         if self._is_ordered and consolidated is delta:
             return delta
-        return next(consolidated.retractions_first(len(delta)), self._empty)
+        return next(consolidated.retractions_first(len(delta)), self.empty)
 
 
 class Engine:
@@ -108,6 +109,12 @@ class Engine:
         self._given = [[source_of(plan, feeds) or "" for feeds in node.feeds] for node in plan.nodes]
         self._has_effect = [has_effect(node.stage) for node in plan.nodes]
         self._views = {view.name: _View(plan, view, filters) for view in plan.views}
+        self._filters, self._nothing = filters, {name: view.empty for name, view in self._views.items()}
+        self._conditions = {origin: dict[int, str]() for origin in filters}  # the views with one feed, by place
+        for name, view in self._views.items():
+            if view.place is not None:
+                self._conditions[view.place[0]][view.place[1]] = name
+        self._others = {name for name, view in self._views.items() if view.place is None}
         self._buckets = [StageBucket.of(node.stage) for node in plan.nodes]
 
     def answer(
@@ -150,14 +157,24 @@ class Engine:
                 if self._quarantines or bucket.is_timed:  # what is late is set aside under either policy
                     rejected += bucket.rejected(operator, tick, fed, self._given[number])
                 work[self._names[number]] = _work(time.perf_counter() - begun, fed, rows_out)
-            answers = {}
-            for failing, view in self._views.items():
-                answers[failing] = view.delta(known)
+            answers = dict(self._nothing)
+            for failing in self._reached(known):
+                answers[failing] = self._views[failing].delta(known)
         except ZsetJoinError as error:
             self._name_views(error, failing)
             raise
         seconds = time.perf_counter() - started
         return AnsweredEpoch(epoch, processing_time_us, answers, times, requested, rejected, corrections, work, seconds)
+
+    def _reached(self, known: dict[str | int, ZSet]) -> Sequence[str]:
+        """Return the views that have rows, as far as their first conditions decide it, in order."""
+        reached = set(self._others)
+        for origin, views in self._conditions.items():
+            delta = known.get(origin)
+            if delta is not None and len(delta) and views:
+                passing = self._filters[origin].passing(delta)
+                reached.update(views.values() if passing is None else (views[at] for at in passing if at in views))
+        return [name for name in self._views if name in reached]
 
     def _name_views(self, error: ZsetJoinError, failing: int | str) -> None:
         """Add to an error which of several views cannot be answered: those a stage serves, or the one whose own rows fail."""

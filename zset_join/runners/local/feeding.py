@@ -36,7 +36,17 @@ class Feeding:
     ) -> None:
         self.schema = schema
         self.nothing = ZSet.empty(schema)
-        self._feeds = tuple((feed.origin, _transforms(plan, feed, filters)) for feed in feeds)
+        self.places: list[tuple[str | int, int] | None] = []  # per feed, its origin and the place of its first condition there
+        self._feeds = tuple((feed.origin, self._transforms(plan, feed, filters)) for feed in feeds)
+
+    def _transforms(self, plan: QueryPlan, feed: Feed, filters: dict[str | int, Filters] | None) -> list[Transform]:
+        relation, place = plan.relation_of(feed.origin), None
+        transforms = transforms_of(feed.steps, relation)
+        condition = feed.steps[0].condition if feed.steps else None
+        if filters is not None and condition is not None and relation.mode != "upsert":
+            place, transforms[0] = filters.setdefault(feed.origin, Filters(relation.schema)).add(condition, transforms[0])
+        self.places.append(None if place is None else (feed.origin, place))
+        return transforms
 
     def collect(self, deltas: dict[str | int, ZSet]) -> ZSet:
         """Return the delta of the input, given those of sources and stages; the very object where nothing is done to it."""
@@ -56,15 +66,6 @@ class Feeding:
         if len(parts) == 1:
             return parts[0]
         return ZSet.concat([of_schema(part, self.schema) for part in parts], schema=self.schema)
-
-
-def _transforms(plan: QueryPlan, feed: Feed, filters: dict[str | int, Filters] | None = None) -> list[Transform]:
-    relation = plan.relation_of(feed.origin)
-    transforms = transforms_of(feed.steps, relation)
-    condition = feed.steps[0].condition if feed.steps else None
-    if filters is not None and condition is not None and relation.mode != "upsert":
-        transforms[0] = filters.setdefault(feed.origin, Filters(relation.schema)).add(condition, transforms[0])
-    return transforms
 
 
 def transforms_of(steps: Sequence[RowStep], relation: Relation) -> list[Transform]:

@@ -6,7 +6,8 @@ The law: each reader is given what its condition alone passes. Conditions that d
 with are one expression over as many copies of the rows; a reader that no row passes costs nothing more. Where the pass raises,
 every condition is evaluated by itself, so that the error is that of the reader whose condition raises.
 
-Memory: of a delta of at most `_MOST_ROWS` rows, the columns that are read, once per condition; a longer one is not copied.
+Memory: of a delta of at most `_MOST_ROWS` rows, the columns that are read, at most twice per condition of one shape; a longer
+one is not copied.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import json
 import weakref
 from collections.abc import Callable, Mapping
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -23,11 +25,13 @@ from zset_join.core.row_conversion import take_rows
 from zset_join.expressions import Expression
 from zset_join.expressions.rows import columns_read, named, rows_where
 from zset_join.expressions.tree import Call, Cast, Literal, folded
-from zset_join.expressions.vectors import Bools
+from zset_join.expressions.vectors import Bools, Vector, from_arrow
 from zset_join.expressions.written import write_expression
 from zset_join.zset import ZSet
 
 __all__ = ["Filters"]
+
+_Loaded: TypeAlias = dict[tuple[str, str], Vector]  # columns by side and name
 
 _MOST_ROWS = 1024
 _LENGTHS_KEPT = 8
@@ -42,24 +46,30 @@ class _Shape:
         self.literals: list[list[object]] = []
         self.read = columns_read(condition) - types.keys()
         self._condition, self._types = condition, types
-        self._values: dict[int, dict[str, pa.Array]] = {}
+        self._values: dict[int, _Loaded] = {}
 
-    def passes(self, columns: Mapping[str, pa.Array], length: int) -> Bools:
-        """Return per condition and row whether the row passes."""
-        count = len(self.places)
-        copies = {name: columns[name].slice(0, count * length if self._types else length) for name in self.read}
-        if not self._types:
-            return np.broadcast_to(rows_where(self._condition, copies, length), (count, length))
-        copies |= self._values.get(length) or self._values_of(length)
-        return rows_where(self._condition, copies, count * length).reshape(count, length)
+    @property
+    def copies(self) -> int:
+        """Return of how many copies of the rows it is one expression: a power of two, so that shapes share them."""
+        return 1 << (len(self.places) - 1).bit_length() if self._types else 1
 
-    def _values_of(self, length: int) -> dict[str, pa.Array]:
+    def passes(self, columns: Mapping[str, pa.Array], loaded: _Loaded, length: int) -> Bools:
+        """Return per condition and row whether the row passes, given the copies of the rows and what was read of them."""
+        count = self.copies
+        if self._types:
+            loaded.update(self._values.get(length) or self._values_of(length))
+        passes = rows_where(self._condition, columns, count * length, loaded).reshape(count, length)
+        return passes[: len(self.places)] if self._types else np.broadcast_to(passes, (len(self.places), length))
+
+    def _values_of(self, length: int) -> _Loaded:
         """Return the literals for so many rows; those of the last few lengths are kept."""
         if len(self._values) == _LENGTHS_KEPT:
             self._values.clear()
-        owners, given = pa.array(np.repeat(np.arange(len(self.places)), length)), zip(*self.literals, strict=True)
-        named_values = zip(self._types.items(), given, strict=True)
-        self._values[length] = {name: pa.array(values, kind).take(owners) for (name, kind), values in named_values}
+        owners = pa.array(np.repeat(np.arange(self.copies) % len(self.places), length))
+        named_values = zip(self._types.items(), zip(*self.literals, strict=True), strict=True)
+        self._values[length] = {
+            ("row", name): from_arrow(pa.array(values, kind).take(owners)) for (name, kind), values in named_values
+        }
         return self._values[length]
 
 
@@ -72,10 +82,10 @@ class Filters:
         self._nothing = ZSet.empty(schema)
         self._newest: Callable[[], ZSet | None] = _none
         self._passes = np.empty((0, 0), np.bool_)
-        self._some: list[int] | None = None  # rows that pass, per condition
+        self._passing: frozenset[int] | None = None
 
-    def add(self, condition: Expression, alone: Callable[[ZSet], ZSet]) -> Callable[[ZSet], ZSet]:
-        """Return what passes the rows of a delta that fulfil a condition."""
+    def add(self, condition: Expression, alone: Callable[[ZSet], ZSet]) -> tuple[int, Callable[[ZSet], ZSet]]:
+        """Return the place of a condition, and what passes the rows of a delta that fulfil it."""
         place, literals = self._count, list[Literal]()
         general = _general(condition, literals)
         types = {_name(at): one.type for at, one in enumerate(literals)}
@@ -86,33 +96,40 @@ class Filters:
         self._count += 1
 
         def keep(delta: ZSet) -> ZSet:
-            if self._newest() is not delta:
-                self._evaluate(delta)
-            if self._some is None:
+            passing = self.passing(delta)
+            if passing is None:
                 return alone(delta)
-            if not self._some[place]:
+            if place not in passing:
                 return self._nothing
             chosen = np.flatnonzero(self._passes[place])
             return delta if len(chosen) == len(delta) else ZSet(take_rows(delta.rows, chosen), delta.weights[chosen])
 
-        return keep
+        return place, keep
+
+    def passing(self, delta: ZSet) -> frozenset[int] | None:
+        """Return the places of the conditions that some row of a delta passes; None where each is evaluated by itself."""
+        if self._newest() is not delta:
+            self._evaluate(delta)
+        return self._passing
 
     def _evaluate(self, delta: ZSet) -> None:
-        self._newest, self._some = weakref.ref(delta), None
+        self._newest, self._passing = weakref.ref(delta), None
         if self._count == 1 or len(delta) > _MOST_ROWS:
             return
         length, shapes = len(delta), self._shapes.values()
         passes = np.empty((self._count, length), np.bool_)
         read = sorted(set[str]().union(*(shape.read for shape in shapes)))
-        copies = np.tile(np.arange(length), max(len(shape.places) for shape in shapes))
-        rows = delta.rows.select(read).take(pa.array(copies))
-        columns = dict(zip(read, rows.columns, strict=True))
+        rows = delta.rows.select(read).take(pa.array(np.tile(np.arange(length), max(shape.copies for shape in shapes))))
+        copied: dict[int, tuple[dict[str, pa.Array], _Loaded]] = {}
         try:
             for shape in shapes:
-                passes[shape.places] = shape.passes(columns, length)
+                count = shape.copies
+                if count not in copied:
+                    copied[count] = dict(zip(read, rows.slice(0, count * length).columns, strict=True)), {}
+                passes[shape.places] = shape.passes(*copied[count], length)
         except BadInputError:  # each condition raises its own error, or none
             return
-        self._passes, self._some = passes, passes.sum(axis=1).tolist()
+        self._passes, self._passing = passes, frozenset(np.flatnonzero(passes.any(axis=1)).tolist())
 
 
 def _general(expression: Expression, literals: list[Literal]) -> Expression:

@@ -16,6 +16,7 @@ Known limits: one thread at a time uses a pipeline; others may call `snapshot()`
 from __future__ import annotations
 
 import datetime
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -179,6 +180,7 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
         sinks = outputs_by_view(self.plan, outputs, has_several=self._has_several)
         if directory is None:
             self._memory = MemoryStates(self.plan, self._options, workers=self._workers)
+            self._memory.share()
         else:
             self._directory = PipelineDirectory(
                 directory,
@@ -333,6 +335,11 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
         """
         return repeated(self.contents(name), self.plan.output_of(self.plan.view(name).name).schema)
 
+    @property
+    def lock(self) -> threading.RLock:
+        """Return what is held while an epoch is taken, and while a view is read."""
+        return self._watching.lock
+
     def replay(self, *, stream: str | None = None, code: str | None = None) -> int:
         """Decode the dead letters that are records again, in one epoch, exactly once.
 
@@ -383,6 +390,7 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
         operators = self._in_memory("load()").states
         with self._settled_views():
             state = load_state(Path(path), self.plan, operators, keeps_view=self._contents is not None)
+            self._in_memory("load()").share()
             self.epoch, self._dropped_sources = state.epoch, state.dropped_sources
             self._processing_time_us, self._last = state.processing_time_us, None
             self._watermarks.load(state.watermarks, state.late_rows)
@@ -589,6 +597,10 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
     def _check_usable(self) -> None:
         if (refusal := self._refusal()) is not None:
             raise refusal
+
+    def _takes_all(self) -> bool:
+        """Return whether an epoch is taken with all its rows, or not at all."""
+        return self._options.on_bad_input == "error" and self._refusal() is None
 
     def _refusal(self) -> StateError | None:
         """Return why the pipeline can no longer be used; None where it can."""

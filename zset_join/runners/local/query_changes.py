@@ -462,6 +462,8 @@ class QueryChanges:
             self._views, self._before = view if isinstance(view, Mapping) else None, undone
             self._dropped_sources = gone
             self.plan = plan
+            if states is not None:
+                states.share()
             if origin.epoch:
                 if self._history is not None:
                     self._history.go_over(past)

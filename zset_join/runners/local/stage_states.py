@@ -15,11 +15,15 @@ from zset_join.core.errors import OptionError
 from zset_join.core.tick import Tick
 from zset_join.operators.shared_table import SharedTable
 from zset_join.plan.query_plan import QueryPlan, StateNode
+from zset_join.plan.sharing import without_renaming
 from zset_join.runners.common.bucketed import in_buckets, why_in_one_bucket
 from zset_join.runners.common.parting import parted_when_large
 from zset_join.runners.common.workers import Workers
 from zset_join.stages.effect import EffectPlace, Effects, has_effect
 from zset_join.stages.stage import StageOptions
+from zset_join.stages.written import text_of
+from zset_join.state.rows.hash_seed import choose_seed
+from zset_join.state.rows.side import SideState, hold_once
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import NOTHING_DUE, DurableOperator, NextDue, due_of, is_timed
 
@@ -86,6 +90,7 @@ class MemoryStates:
         self.states: dict[int, DurableOperator] = dict(known or {})
         self.operators: dict[int, DurableOperator] = {}
         self.effects = Effects()
+        options = replace(options, hash_seed=choose_seed(options.hash_seed, None))  # one, so that joins find rows of each other
         self._plan, self._options = plan, options
         self.workers = Workers(1) if workers is None else workers
         try:
@@ -97,6 +102,28 @@ class MemoryStates:
             self.close()
             raise
         self._is_timed = {number: is_timed(operator) for number, operator in self.operators.items()}
+
+    def share(self, tables: Mapping[str, SideState] | None = None) -> None:
+        """Let stages that are fed the same upserts hold them once, while no thread reads them.
+
+        Args:
+            tables: by source, sides that are fed the same before these; they write.
+        """
+        for text, sides in self.fed_alike().items():
+            writer = (tables or {}).get(text)
+            hold_once(sides if writer is None else [writer, *sides], writer=writer)
+
+    def fed_alike(self) -> dict[str, list[SideState]]:
+        """Return sides by what they are fed, whatever its columns are called; by its name for a source without steps."""
+        fed: dict[str, list[SideState]] = {}
+        for state in self._plan.states:
+            sides: Sequence[SideState] = getattr(self.states[state.number], "shared_sides", ())
+            for feeds, side in zip(self._plan.nodes[state.number].feeds, sides, strict=False):
+                (first, *others), _ = without_renaming(self._plan, feeds)
+                is_source = isinstance(first.origin, str) and not (first.steps or others)
+                text = str(first.origin) if is_source else text_of([one.to_json() for one in (first, *others)])
+                fed.setdefault(text, []).append(side)
+        return fed
 
     def operator(self, number: int, tick: Tick) -> DurableOperator:  # noqa: ARG002 - as the protocol has it
         return self.operators[number]

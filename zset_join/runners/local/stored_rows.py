@@ -159,7 +159,7 @@ def _of_stage(
     if isinstance(shape, AnswerListingOperator) and shape.lists_answer:
         whole = ListedPairs(operator, stage.output)
         count = _Counted(operator, tuple(f"{name}_rows" for name in stage.state_tables))
-        feed, what = prints.feed(Feed(state.number)), f"the pairs of {node.name}"
+        feed, what = prints.feed(Feed(state.number)), f"the {'answer' if stage.kind == 'latest' else 'pairs'} of {node.name}"
         yield StoredRows((feed,), stage.output, what, count, whole, chunks=whole.chunks)
 
 

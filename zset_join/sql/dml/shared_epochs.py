@@ -132,6 +132,13 @@ class SharedEpoch(ExitStack):
             self._answer(first or {}, changed or {})
 
     def commit(self) -> None:
+        with ExitStack() as stack:  # queries may hold rows that their table writes: nobody reads them in between
+            for pipeline in (*(table for table, _ in self._tables), *(one.pipeline for one in self.prepared)):
+                stack.enter_context(pipeline.lock)
+            self._commit()
+        self._give_out()
+
+    def _commit(self) -> None:
         for pipeline, prepared in self._tables:
             pipeline.commit(prepared)
         for one in self.prepared:
@@ -143,6 +150,8 @@ class SharedEpoch(ExitStack):
                 if running.writer is not None and running.retracts and running.writer.table.name in self._session.claims:
                     self._session.claims[running.writer.table.name].add([(delta, running.writer.names)])
         self.claim_others()
+
+    def _give_out(self) -> None:
         failed: list[Exception] = []
         for one in self.prepared:
             for running in one.reached():

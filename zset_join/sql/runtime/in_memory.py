@@ -4,12 +4,14 @@ The law: every INSERT is one epoch of every query that reads the table. A query 
 tables hold; after every epoch it holds what it would hold had it run from the beginning.
 
 Remembers per table its current rows (upsert and changelog) or all of its rows (append), so that later queries and `FROM
-table(t)` have them; `keep_tables=False` keeps none.
+table(t)` have them; `keep_tables=False` keeps none. Queries hold the rows of a keyed table together with it, as far as their
+keys allow: a table takes an epoch before they do.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -56,6 +58,7 @@ class MemoryRuntime(ProcessRuntime):
         super().__init__(catalog, dialect=dialect, clock=clock, keep_inputs=keep_inputs)
         self._keep_tables = keep_tables
         self._stored: dict[str, Pipeline] = {}
+        self._is_held_once = True
         self._groups: list[ViewGroup] = []
         self._fed: set[str] = set()
         self._sources: dict[str, tuple[Table, TableSource]] = {}
@@ -352,8 +355,21 @@ class MemoryRuntime(ProcessRuntime):
             for other in self._groups:
                 if other.can_take_over(group):
                     other.take_over(group, fed=self._fed)
-                    return
-        self._groups.append(group)
+                    break
+            else:
+                self._groups.append(group)
+        else:
+            self._groups.append(group)
+        self._hold_once()
+
+    def _hold_once(self) -> None:
+        """Let tables and queries hold the rows of a table together; no thread reads them meanwhile."""
+        groups, self._is_held_once = [group.pipeline for group in self._groups if group.views], True
+        with ExitStack() as stack:
+            for lock in [one.lock for one in self._stored.values()] + [one.lock for one in groups]:
+                stack.enter_context(lock)
+            for one in groups:
+                one.hold_with(self._stored)
 
     def stop(self, running: Running) -> None:
         if running in self.running:
@@ -411,6 +427,8 @@ class MemoryRuntime(ProcessRuntime):
                 epoch.commit()
             finally:  # an output that fails has its epoch, as all queries have
                 self._publish()
+        if not self._is_held_once:
+            self._hold_once()
 
     def _begin(self, running: Running, rows: Mapping[str, Any], begun: PreparedEpoch | None) -> None:
         """Let a query begin with the rows of its tables, or with an epoch that its pipeline has taken."""
@@ -430,11 +448,14 @@ class MemoryRuntime(ProcessRuntime):
                 epoch.commit()
             finally:  # an output that fails has its epoch, as all queries have
                 self._publish()
+        if not self._is_held_once:
+            self._hold_once()
 
     def table_pipeline(self, table: Table) -> Pipeline | None:
         if self._keep_tables and table.name not in self._stored:
             policy = self.catalog.settings.get("on_bad_input", "error")
             self._stored[table.name] = Pipeline(table.kept(), options=StageOptions(on_bad_input=policy))
+            self._is_held_once = False
         return self._stored.get(table.name)
 
     def _rows_held(self, table: Table) -> pa.Table | ZSet | None:

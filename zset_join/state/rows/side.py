@@ -4,6 +4,10 @@ A `SideState` is an arena with two tables over it. The arrangement finds the row
 one whose key can never match is stored only. The primary-key table finds a row by its identity (primary key, or the whole
 row). `prepare` returns what a delta changes; `absorb` writes exactly that. Preparing twice gives the same changes twice.
 
+Sides in memory that are fed the same upserts may hold their rows once: one writes them, and the others *follow* it. A follower
+finds rows and lists changes as before, in the state before an epoch until the writer has folded it in, and counts its own
+epochs.
+
 Files: `<name>.header`, `.rows`, `.heap`, `.join.slots<n>`, `.identity.slots<n>` in one directory, or nothing but memory.
 """
 
@@ -40,7 +44,7 @@ from zset_join.state.rows.slot_table import SlotTable
 from zset_join.zset import ZSet
 from zset_join.zset.row_layout import EncodedRows, RowLayout
 
-__all__ = ["DeltaArrays", "PreparedSide", "SideRules", "SideState", "dropped_rows", "table_bits"]
+__all__ = ["DeltaArrays", "PreparedSide", "SideRules", "SideState", "dropped_rows", "hold_once", "table_bits"]
 
 _LAYOUT_VERSION = 5
 _TABLES = {"join": (s.H_JOIN_COUNT, s.H_JOIN_BITS), "identity": (s.H_IDENTITY_COUNT, s.H_IDENTITY_BITS)}
@@ -226,7 +230,7 @@ class SideState:
             columns=relation.sequence_by,
         )
         self.keeps_tombstones = relation.mode == "upsert" and words > 0
-        self._drops_unmatchable = not rules.keeps_unmatchable and not (relation.mode == "upsert" and words > 0)
+        self.drops_unmatchable = not rules.keeps_unmatchable and not (relation.mode == "upsert" and words > 0)
         own_types = [relation.schema.field(name).type for name in relation.join_key]
         casts = [
             (column, key_type)
@@ -234,6 +238,11 @@ class SideState:
             if own != key_type
         ]
         self.layout = RowLayout(relation.schema, key_casts=casts, sequence_words=words, has_degree=rules.has_degree)
+        self._owner: SideState | None = None  # writes the rows that it holds; None: itself
+        self._followers: list[SideState] = []
+        self._absorbed = -1  # of a follower
+        self._needs = (relation.field_indices(relation.join_key), tuple(null_safe)) if rules.arranges else None
+        self._arranged_by = self._needs
         identity = relation.primary_key if relation.mode == "upsert" else tuple(relation.schema.names)
         self.join_columns = self.layout.columns(relation.join_key, null_safe=null_safe, as_key=True)
         self.identity_columns = self.layout.columns(identity)
@@ -303,6 +312,8 @@ class SideState:
         self.arena.write_view(self._view)
         self._view[[s.JOIN_SLOTS, s.JOIN_BITS]] = self.arrangement.address, self.arrangement.bits
         self._view[[s.IDENTITY_SLOTS, s.IDENTITY_BITS]] = self.primary_keys.address, self.primary_keys.bits
+        for one in self._followers:
+            one._mirror()
 
     @property
     def header(self) -> npt.NDArray[np.int64]:
@@ -311,7 +322,7 @@ class SideState:
     @property
     def absorbed_epoch(self) -> int:
         """Return the last epoch that was folded in, -1 when there was none."""
-        return int(self.header[s.H_ABSORBED_EPOCH])
+        return int(self.header[s.H_ABSORBED_EPOCH]) if self._owner is None else self._absorbed
 
     @property
     def watermark(self) -> int:
@@ -346,12 +357,12 @@ class SideState:
         arrays.words[d.D_WEIGHTS] = weights.address
         arrays.words[d.D_TABLE_BITS] = table_bits(count)
         lost, nulls, bad = ch.hash_delta(self.view, arrays.address, self.has_identity, mode == "append")
-        prepared = PreparedSide(delta, encoded, arrays, dropped=lost if self._drops_unmatchable else 0)
+        prepared = PreparedSide(delta, encoded, arrays, dropped=lost if self.drops_unmatchable else 0)
         if not self.arranges:
             prepared.unmatchable[:count] = 1
         if encoded.unfit is not None:
             self._set_status(prepared, encoded.unfit, ch.KEY_RANGE)
-        if lost and self._drops_unmatchable and mode != "upsert":
+        if lost and self.drops_unmatchable and mode != "upsert":
             self._set_status(prepared, arrays.line(d.D_UNMATCHABLE)[:count] != 0, ch.NOTHING)
         if not self.has_identity:
             if bad or encoded.unfit is not None:
@@ -398,17 +409,21 @@ class SideState:
             return int(ch.changes_of_appends(self.view, delta, base, changes))
         if self.relation.mode == "changelog":
             return int(ch.changes_of_weights(self.view, delta, base, changes, marks))
-        end = int(ch.changes_of_upserts(self.view, delta, self._drops_unmatchable, base, changes, marks))
+        end = int(ch.changes_of_upserts(self.view, delta, self.drops_unmatchable, base, changes, marks))
         prepared.stale, prepared.unknown_deletes = prepared.arrays.words[d.D_STALE : d.D_UNKNOWN_DELETES + 1].tolist()
         return end
 
     # ---------------------------------------------------------------- writing
 
     def begin_absorb(self) -> None:
-        self.header[s.H_DIRTY] = 1
+        if self._owner is None:
+            self.header[s.H_DIRTY] = 1
 
     def end_absorb(self, epoch: int) -> None:
         """Compact where it pays, then mark the state as whole again, with `epoch` folded in."""
+        if self._owner is not None:
+            self._absorbed = epoch
+            return
         if self.arena.is_sparse(tight=self._is_hybrid):
             self.compact()
         self.header[s.H_ABSORBED_EPOCH] = epoch
@@ -416,6 +431,8 @@ class SideState:
 
     def absorb(self, prepared: PreparedSide | None, watermark: int | None) -> None:
         """Store the result of `prepare` (None: nothing) and drop expired tombstones. Cost: the changes, amortised."""
+        if self._owner is not None:
+            return
         header = self.arena.header
         if watermark is not None and watermark > header.item(s.H_WATERMARK):
             header[s.H_WATERMARK] = watermark
@@ -562,12 +579,83 @@ class SideState:
         return self._arrays.resident_bytes()
 
     def clear(self) -> None:
-        for part in (self.arrangement, self.primary_keys, self.arena):
-            part.close(remove=self.directory is not None)
+        if not self._leaves():
+            for part in (self.arrangement, self.primary_keys, self.arena):
+                part.close(remove=self.directory is not None)
         self._open(self.directory)
+
+    # ---------------------------------------------------------------- rows that several sides hold
+
+    @property
+    def follows(self) -> bool:
+        """Return whether another side writes its rows."""
+        return self._owner is not None
+
+    def can_follow(self, other: SideState) -> bool:
+        """Return whether it can hold the rows of another side that was fed the same: they are those that it holds."""
+        ones = [self._contract(), other._contract()]
+        needed = {one._needs for one in (self, *self._followers)} - {None}
+        is_found = not needed or (needed == {other._arranged_by} and self._hash_key == other._hash_key)
+        counts = [s.H_LIVE_ROWS, s.H_TOMBSTONES, s.H_NULL_KEYS]
+        holds_same = ones[0] == ones[1] and (self.header[counts] == other.header[counts]).all()
+        return bool(is_found and None not in ones and holds_same)
+
+    def _contract(self) -> tuple[object, ...] | None:
+        """Return what sides of the same records agree on; None for one that holds its rows alone."""
+        if self.relation.mode != "upsert" or self.directory is not None or self._is_hybrid or self.layout.degree_offset >= 0:
+            return None  # its files, its cold rows, or what it counts per row are its own
+        if self._owner is not None or self.layout.key_casts or (self.drops_unmatchable and self.header[s.H_NULL_KEYS]):
+            return None
+        one = self.relation
+        keys = one.field_indices(one.primary_key), self._sequence_indices
+        return one.schema.types, keys, self.layout.stride, self._retention_us
+
+    def follow(self, other: SideState) -> None:
+        """Hold the rows of another side, with those that follow this one; its own rows are dropped. See `can_follow`."""
+        moved = [(one, one.absorbed_epoch) for one in (self, *self._followers)]
+        self._followers = []
+        for part in (self.arrangement, self.primary_keys, self.arena):
+            part.close()
+        other.drops_unmatchable = False
+        for one, epoch in moved:
+            one._owner, one._absorbed, one.drops_unmatchable = other, epoch, False
+            other._followers.append(one)
+            one._mirror()
+
+    def promote(self, writer: SideState) -> None:
+        """Let a follower write the rows from now on, arranged as they are, and follow it with all others."""
+        writer.arranges, writer.join_columns, writer._arranged_by = self.arranges, self.join_columns, self._arranged_by
+        writer._arrays.words[d.D_JOIN_COLUMNS] = writer.join_columns.address
+        self._absorbed = self.absorbed_epoch
+        self.header[s.H_ABSORBED_EPOCH] = writer._absorbed
+        writer._owner, self._owner = None, writer
+        writer._followers = [self, *(one for one in self._followers if one is not writer)]
+        self._followers = []
+        for one in writer._followers:
+            one._owner = writer
+
+    def _mirror(self) -> None:
+        owner = self._owner
+        assert owner is not None  # noqa: S101 - it follows
+        self.arena, self.arrangement, self.primary_keys = owner.arena, owner.arrangement, owner.primary_keys
+        self._hash_key, self.numbering = owner._hash_key, owner.numbering
+        self._refresh_view()
+
+    def _leaves(self) -> bool:
+        """Leave the rows to the sides that hold them as well; return whether there are any."""
+        if self._followers:
+            self.promote(self._followers[0])
+        if self._owner is None:
+            return False
+        self._owner._followers.remove(self)
+        self._owner = None
+        return True
 
     def take_over(self, other: SideState) -> None:
         """Hold what another side in memory, of the same relation and hashes, holds (over files: a copy); that one ends."""
+        if self._owner is not None:
+            other.close()
+            return
         self.numbering += 1
         for name in ("arrangement", "primary_keys", "arena"):
             own, held = getattr(self, name), getattr(other, name)
@@ -587,13 +675,29 @@ class SideState:
         return self.state_bytes() + self.working_bytes()
 
     def state_bytes(self) -> int:
-        """Return the bytes of records, heap and tables; those of dead rows are among them."""
+        """Return the bytes of records, heap and tables that it writes; those of dead rows are among them."""
+        if self._owner is not None:
+            return 0
         return self.arena.record_bytes() + self.arena.heap_bytes() + self.table_bytes()
 
     def close(self) -> None:
-        for part in (self.arrangement, self.primary_keys, self.arena):
-            part.close()
+        if not self._leaves():
+            for part in (self.arrangement, self.primary_keys, self.arena):
+                part.close()
         self._release()
+
+
+def hold_once(sides: Sequence[SideState], *, writer: SideState | None = None) -> None:
+    """Let sides that were fed the same hold it once, as far as they can; `writer` then writes what it holds."""
+    owners = list({id(one): one for one in (side._owner or side for side in sides)}.values())
+    while owners:
+        chosen = max(owners, key=lambda one: (any(side._needs for side in (one, *one._followers)), len(one._followers)))
+        following = [one for one in owners if one is not chosen and one in sides and one.can_follow(chosen)]
+        for one in following:
+            one.follow(chosen)
+        owners = [one for one in owners if one is not chosen and one not in following]
+    if writer is not None and writer._owner is not None:
+        writer._owner.promote(writer)
 
 
 def _fingerprint(relation: Relation, layout: RowLayout, *more: object) -> int:
