@@ -210,7 +210,7 @@ def test_one_fault_at_any_request_is_repeated_or_reported_and_nothing_is_lost_or
     requests = _requests(server, f"{bucket}/whole")
     server.met.clear()
     wrong, reported = [], 0
-    for at in range(0, requests, 3 if os.environ.get("FAULTS_PROFILE") == "long" else 35):
+    for at in range(0, requests, 3 if os.environ.get("FAULTS_PROFILE") == "long" else 60):
         for name, settings in {"repeated": "?timeout=1s", "not": "?retry_seconds=0&timeout=1s"}.items():
             error, found = _lives_with_fault(server, f"{bucket}/{at}-{name}", fault, at, settings)
             reported += bool(error)
