@@ -34,17 +34,6 @@ def rows(**added: Any) -> pa.Table:
     return pa.table({"id": pa.array(range(1, count + 1), pa.int64()), "name": names, **added})
 
 
-def ids_and_weights(table: pa.Table, relation: Relation, changelog_format: ChangelogFormat) -> list[tuple[int, int]]:
-    """Return the first column and the weight of each row of the delta."""
-    return [(row[0], weight) for row, weight in decode(table, relation, changelog_format).delta.to_pylist()]
-
-
-def rejected(table: pa.Table, relation: Relation, changelog_format: ChangelogFormat) -> list[tuple[int, str]]:
-    """Return position and code of each rejected row."""
-    found = decode(table, relation, changelog_format).rejected
-    return list(zip(found["row"].to_pylist(), found["code"].to_pylist(), strict=True))
-
-
 def test_appended_rows_are_inserts_and_other_columns_are_left_out() -> None:
     decoded = decode(rows(offset=[10, 11]), APPENDED, AppendFormat())
 
@@ -67,10 +56,57 @@ def test_a_delta_has_the_schema_of_its_relation_though_the_rows_have_metadata() 
     assert decode(noted, APPENDED, AppendFormat()).delta.schema.metadata is None
 
 
-def test_an_operation_column_marks_the_deletes_of_an_upsert_relation() -> None:
-    table = rows(op=["c", "u", "d", "D"])
+OP, GONE, WEIGHT = UpsertFormat(column="op"), UpsertFormat(column="gone"), WeightFormat(column="w")
+FOUR, UPDATED = [(1, 1), (2, -1), (3, 1), (4, -1)], [(1, 1), (3, 1), (4, -1)]
+FEED = ["insert", "update_preimage", "update_postimage", "delete", "+I"]
+UNKNOWN = [(1, "UNDECODABLE_OP"), (2, "NULL_OP")]
 
-    assert ids_and_weights(table, UPSERTED, UpsertFormat(column="op")) == [(1, 1), (2, 1), (3, -1), (4, -1)]
+
+@pytest.mark.parametrize(
+    ("relation", "changelog_format", "added", "read", "rejected"),
+    [
+        (UPSERTED, OP, {"op": ["c", "u", "d", "D"]}, [(1, 1), (2, 1), (3, -1), (4, -1)], []),
+        (UPSERTED, OP, {"op": pa.array(["d", "u"]).dictionary_encode()}, [(1, -1), (2, 1)], []),
+        (UPSERTED, UpsertFormat(column="op", deletes=(2,)), {"op": [1, 2]}, [(1, 1), (2, -1)], []),
+        (CHANGED, OP, {"op": ["d"]}, [(1, -1)], []),
+        (UPSERTED, GONE, {"gone": [False, True, None]}, [(1, 1), (2, -1)], [(2, "NULL_OP")]),
+        (CHANGED, WEIGHT, {"w": [-1, 2]}, [(1, -1), (2, 2)], []),
+        (UPSERTED, WEIGHT, {"w": [1, -1, 2, 0]}, [(1, 1), (2, -1)], [(2, "UPSERT_WEIGHT")]),
+        (CHANGED, RowKindFormat(), {"row_kind": ["+I", "-U", "+U", "-D"]}, FOUR, []),
+        (CHANGED, RowKindFormat(), {"row_kind": ["INSERT", "UPDATE_BEFORE", "UPDATE_AFTER", "DELETE"]}, FOUR, []),
+        (CHANGED, RowKindFormat(), {"row_kind": ["I", "UB", "UA", "D"]}, FOUR, []),
+        (CHANGED, RowKindFormat(), {"row_kind": [" +i", "-u ", "+u", "-d"]}, FOUR, []),
+        (CHANGED, RowKindFormat(), {"row_kind": FEED[:4]}, FOUR, []),
+        (CHANGED, RowKindFormat(), {"row_kind": pa.array([0, 1, 2, 3], pa.int8())}, FOUR, []),
+        (CHANGED, RowKindFormat(), {"row_kind": pa.array(["+I", "-U", "+U", "-D"]).dictionary_encode()}, FOUR, []),
+        (UPSERTED, RowKindFormat(), {"row_kind": ["+I", "-U", "+U", "-D"]}, UPDATED, []),
+        (CHANGED, RowKindFormat(), {"row_kind": ["+I", "?", None]}, [(1, 1)], UNKNOWN),
+        (CHANGED, RowKindFormat(), {"row_kind": pa.array([0, 4, None], pa.int32())}, [(1, 1)], UNKNOWN),
+        (APPENDED, RowKindFormat(), {"row_kind": ["+I", "-D"]}, [(1, 1), (2, -1)], []),  # the operator refuses it
+        (CHANGED, ChangeDataFeedFormat(), {"_change_type": FEED, "_commit_version": [7] * 5}, FOUR, [(4, "UNDECODABLE_OP")]),
+        (UPSERTED, ChangeDataFeedFormat(), {"_change_type": FEED[:4], "_commit_version": [7] * 4}, UPDATED, []),
+    ],
+)
+def test_a_row_inserts_retracts_is_ignored_or_is_rejected(
+    relation: Relation, changelog_format: ChangelogFormat, added: dict[str, Any], read: list[Any], rejected: list[Any]
+) -> None:
+    table = rows(**added)
+    decoded = decode(table, relation, changelog_format)
+
+    found = decoded.rejected.to_pylist()
+    assert [(row[0], weight) for row, weight in decoded.delta.to_pylist()] == read
+    assert decoded.delta.schema == SCHEMA
+    assert decoded.positions.tolist() == [number - 1 for number, _ in read]
+    assert [(one["row"], one["code"]) for one in found] == rejected
+    assert len(read) + decoded.ignored + len(found) == table.num_rows
+
+
+def test_the_rows_of_a_batch_or_of_several_chunks_are_read_where_they_start() -> None:
+    table = rows(w=[1, 0, 2])
+    chunked = pa.concat_tables([table.slice(0, 1), table.slice(1)])
+    given = [chunked, table.to_batches()[0].slice(1), table.slice(0, 0)]
+
+    assert [[row[0] for row, _ in decode(one, CHANGED, WEIGHT).delta.to_pylist()] for one in given] == [[1, 3], [3], []]
 
 
 def test_with_both_kinds_listed_an_unknown_operation_is_rejected() -> None:
@@ -87,35 +123,12 @@ def test_with_both_kinds_listed_an_unknown_operation_is_rejected() -> None:
     ]
 
 
-def test_a_boolean_column_is_true_for_a_delete() -> None:
-    table = rows(gone=[False, True, None])
-
-    assert ids_and_weights(table, UPSERTED, UpsertFormat(column="gone")) == [(1, 1), (2, -1)]
-    assert rejected(table, UPSERTED, UpsertFormat(column="gone")) == [(2, "NULL_OP")]
-
-
-def test_operations_may_be_numbers_or_dictionaries() -> None:
-    numbered = rows(op=[1, 2])
-    encoded = rows(op=pa.array(["d", "u"]).dictionary_encode())
-
-    assert ids_and_weights(numbered, UPSERTED, UpsertFormat(column="op", deletes=(2,))) == [(1, 1), (2, -1)]
-    assert ids_and_weights(encoded, UPSERTED, UpsertFormat(column="op")) == [(1, -1), (2, 1)]
-
-
-def test_a_delete_in_a_changelog_relation_retracts_its_row() -> None:
-    assert ids_and_weights(rows(op=["d"]), CHANGED, UpsertFormat(column="op")) == [(1, -1)]
-
-
 @pytest.mark.parametrize("weight_type", [pa.int8(), pa.int32(), pa.int64(), pa.uint64()])
 def test_a_weight_of_zero_is_no_change_and_counted(weight_type: pa.DataType) -> None:
     decoded = decode(rows(_tp_delta=pa.array([1, 0, 3], weight_type)), CHANGED, WeightFormat(column="_tp_delta"))
 
     assert decoded.delta.to_pylist() == [((1, "a"), 1), ((3, "c"), 3)]
     assert decoded.ignored == 1
-
-
-def test_negative_weights_retract() -> None:
-    assert ids_and_weights(rows(_tp_delta=[-1, 2]), CHANGED, WeightFormat(column="_tp_delta")) == [(1, -1), (2, 2)]
 
 
 def test_weights_that_cannot_be_read_are_rejected_with_a_reason() -> None:
@@ -128,80 +141,6 @@ def test_weights_that_cannot_be_read_are_rejected_with_a_reason() -> None:
         {"row": 1, "code": "NULL_WEIGHT", "reason": "the weight is NULL"},
         {"row": 2, "code": "WEIGHT_OVERFLOW", "reason": "the weight 9223372036854775808 is greater than 2^63 - 1"},
     ]
-
-
-def test_an_upsert_comes_or_goes_once() -> None:
-    table = rows(w=[1, -1, 2, 0])
-
-    assert ids_and_weights(table, UPSERTED, WeightFormat(column="w")) == [(1, 1), (2, -1)]
-    assert rejected(table, UPSERTED, WeightFormat(column="w")) == [(2, "UPSERT_WEIGHT")]
-
-
-@pytest.mark.parametrize(
-    "kinds",
-    [
-        ["+I", "-U", "+U", "-D"],
-        ["INSERT", "UPDATE_BEFORE", "UPDATE_AFTER", "DELETE"],
-        ["I", "UB", "UA", "D"],
-        [" +i", "-u ", "+u", "-d"],
-        ["insert", "update_preimage", "update_postimage", "delete"],
-        pa.array([0, 1, 2, 3], pa.int8()),
-        pa.array(["+I", "-U", "+U", "-D"]).dictionary_encode(),
-    ],
-)
-def test_row_kinds_in_any_spelling_insert_and_retract(kinds: Any) -> None:
-    table = rows(row_kind=kinds)
-
-    assert ids_and_weights(table, CHANGED, RowKindFormat()) == [(1, 1), (2, -1), (3, 1), (4, -1)]
-
-
-def test_an_upsert_relation_ignores_what_an_update_replaces() -> None:
-    decoded = decode(rows(row_kind=["+I", "-U", "+U", "-D"]), UPSERTED, RowKindFormat())
-
-    assert decoded.delta.to_pylist() == [((1, "a"), 1), ((3, "c"), 1), ((4, "d"), -1)]
-    assert decoded.positions.tolist() == [0, 2, 3]
-    assert decoded.ignored == 1
-
-
-@pytest.mark.parametrize("kinds", [["+I", "?", None], pa.array([0, 4, None], pa.int32())])
-def test_unknown_and_null_row_kinds_are_rejected(kinds: Any) -> None:
-    assert rejected(rows(row_kind=kinds), CHANGED, RowKindFormat()) == [(1, "UNDECODABLE_OP"), (2, "NULL_OP")]
-
-
-def test_rows_in_are_rows_kept_ignored_and_rejected() -> None:
-    table = rows(row_kind=["+I", "-U", "nonsense", None, "+U", "-U"])
-
-    decoded = decode(table, UPSERTED, RowKindFormat())
-
-    assert (len(decoded.delta), decoded.ignored, decoded.rejected.num_rows) == (2, 2, 2)
-
-
-def test_the_change_data_feed_is_read_and_its_own_columns_are_left_out() -> None:
-    table = rows(
-        _change_type=["insert", "update_preimage", "update_postimage", "delete", "+I"], _commit_version=[7, 7, 7, 7, 7]
-    )
-
-    assert ids_and_weights(table, CHANGED, ChangeDataFeedFormat()) == [(1, 1), (2, -1), (3, 1), (4, -1)]
-    assert ids_and_weights(table, UPSERTED, ChangeDataFeedFormat()) == [(1, 1), (3, 1), (4, -1)]
-    assert rejected(table, CHANGED, ChangeDataFeedFormat()) == [(4, "UNDECODABLE_OP")]
-
-
-def test_a_retraction_from_an_append_relation_is_left_for_the_operator_to_refuse() -> None:
-    assert ids_and_weights(rows(row_kind=["+I", "-D"]), APPENDED, RowKindFormat()) == [(1, 1), (2, -1)]
-
-
-def test_no_rows_become_an_empty_delta() -> None:
-    table = rows(w=pa.array([1], pa.int64())).slice(0, 0)
-
-    assert decode(table, CHANGED, WeightFormat(column="w")).delta.to_pylist() == []
-
-
-def test_a_batch_and_a_table_of_several_chunks_are_read_alike() -> None:
-    table = rows(w=[1, 0, 2])
-    chunked = pa.concat_tables([table.slice(0, 1), table.slice(1)])
-
-    assert ids_and_weights(chunked, CHANGED, WeightFormat(column="w")) == [(1, 1), (3, 2)]
-    assert ids_and_weights(table.to_batches()[0].slice(1), CHANGED, WeightFormat(column="w")) == [(3, 2)]
 
 
 @pytest.mark.parametrize(

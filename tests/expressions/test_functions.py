@@ -36,8 +36,6 @@ from zset_join.expressions.functions import (
 )
 from zset_join.expressions.rows import compute, value_type
 from zset_join.expressions.sql_text import to_sql
-from zset_join.expressions.tree import FUNCTIONS
-from zset_join.expressions.written import read_expression, write_expression
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -210,13 +208,6 @@ def test_duckdb_finds_the_same_values_by_the_text_written_for_it(expression: Exp
         answer = database.sql(f"SELECT {text} AS answer FROM given").to_arrow_table().column(0).combine_chunks()
 
     assert plain(values(expression)) == plain(answer.cast(value_type(expression, SCHEMA)))
-
-
-@pytest.mark.parametrize("name", sorted(FUNCTIONS))
-def test_every_function_is_kept_as_json_and_comes_back(name: str) -> None:
-    expression = Call(name, tuple([col("a"), lit(1), lit("x")][: FUNCTIONS[name][0]]))
-
-    assert read_expression(write_expression(expression)).same_as(expression)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 from zset_join.core.errors import PlanError
 from zset_join.expressions import left, lit, right
-from zset_join.expressions.tree import OPERATIONS, Call, Expression, Literal
+from zset_join.expressions.tree import FUNCTIONS, OPERATIONS, Call, Expression, Literal
 from zset_join.expressions.written import read_expression, write_expression
 
 LITERALS = (
@@ -36,9 +36,9 @@ def through_json(expression: Expression) -> Expression:
     return read_expression(json.loads(json.dumps(write_expression(expression))))
 
 
-@pytest.mark.parametrize("operation", sorted(OPERATIONS))
+@pytest.mark.parametrize("operation", sorted(OPERATIONS | FUNCTIONS))
 def test_every_operation_comes_back(operation: str) -> None:
-    count = OPERATIONS[operation][0] or 3
+    count = (OPERATIONS | FUNCTIONS)[operation][0] or 3
     expression = Call(operation, (left("a `name`"), right("b"), lit(3))[:count])
 
     assert through_json(expression).same_as(expression)

@@ -123,10 +123,6 @@ def test_a_record_that_cannot_be_read_is_a_line_that_names_the_reason() -> None:
     ]
 
 
-def test_the_envelope_of_kafka_connect_is_taken_off() -> None:
-    assert lines(read("envelopes with a schema")) == [(0, "upsert", None, 4), (1, "delete", None, 4)]
-
-
 def test_decimals_keep_every_digit_and_their_sign() -> None:
     found = read("decimals of any size").rows.column(1).to_pylist()
 
@@ -212,18 +208,6 @@ def test_no_records_are_no_lines() -> None:
 def test_what_cannot_be_read_is_refused_at_once(arguments: Any, error: type[Exception]) -> None:
     with pytest.raises(error):
         JsonRecordReader(*arguments)
-
-
-def test_a_decimal_of_many_digits_is_read_as_text_and_as_a_number() -> None:
-    schema = pa.schema({"n": pa.decimal128(38, 5)})
-    reader = JsonRecordReader("maxwell-json", schema, ["n"])
-    long = "12345678901234567890.12345"
-
-    found = reader.read(table_of(*({"value": f'{{"type":"insert","data":{{"n":{n}}}}}'} for n in (f'"{long}"', long, "1.5"))))
-
-    assert found.rows.column(0).to_pylist() == [decimal.Decimal(long), decimal.Decimal(long), decimal.Decimal("1.5")]
-    assert found.rejects.to_pylist() == [None, None, None]
-    reader.close()
 
 
 def test_a_record_that_is_cut_short_is_rejected_wherever_the_message_about_it_cuts_a_character() -> None:

@@ -291,15 +291,6 @@ def test_those_of_other_formats_do_too(format_name: str) -> None:
         assert counts[0] >= share * counts[1]
 
 
-@pytest.mark.parametrize(("number", "reject"), [("-99999.99", None), ("123456", "UNDECODABLE_VALUE price")])
-def test_a_number_without_a_fraction_has_room_for_it(number: str, reject: str | None) -> None:
-    reader = JsonRecordReader("maxwell-json", pa.schema({"id": pa.int64(), "price": pa.decimal128(7, 2)}), ["id"])
-
-    read = reader.read(pa.table({"value": [f'{{"type":"insert","data":{{"id":1,"price":{number}}}}}']}))
-
-    assert read.rejects.to_pylist() == [reject]
-
-
 def test_two_records_in_one_text_are_no_row_of_one_that_goes_over_two_texts() -> None:
     reader = JsonRecordReader("upsert-json", pa.schema({"id": pa.int64()}), ["id"])
 
