@@ -9,10 +9,9 @@ import pyarrow as pa
 import pytest
 
 from zset_join.core.errors import LookupFailedError, OptionError, PlanError, ResourceError
-from zset_join.expressions import left, right
-from zset_join.lookup import ArrowSource, Lookup, LookupHintWarning, PostgresSource, TransientLookupError
+from zset_join.expressions import left
+from zset_join.lookup import ArrowSource, Lookup, LookupHintWarning, TransientLookupError
 from zset_join.pipeline import PROCESSING_TIME, Pipeline, appends, changes
-from zset_join.pipeline import functions as F  # noqa: N812 - the name PySpark users know it by
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.stages.stage import StageOptions
 from zset_join.testing.lookups import FakeClock, ScriptedSource
@@ -79,12 +78,6 @@ def test_rows_are_enriched_and_a_miss_is_dropped_or_padded(clock, customers):
     assert outer.at(0, orders=rows) == [((1, 7, 1, 7, "Ada"), 1), ((2, 8, 1, None, None), 1), ((3, None, 1, None, None), 1)]
 
 
-def test_equal_keys_of_an_epoch_are_one_question_and_null_is_none(clock, customers):
-    run = Run(appends("orders", ORDERS).lookup_join(customers, on=[("who", "id")]), clock)
-    run.at(0, orders=[order(1, 7), order(2, 7), order(3, None), order(4, 8)])
-    assert [sorted(call.keys) for call in customers.calls] == [[(7,), (8,)]]
-
-
 def test_constants_and_expressions_are_part_of_the_key(clock, customers):
     orders = appends("orders", ORDERS)
     view = orders.lookup_join(customers, on=[(left("who") + 1, "id")], constants={"limit": 50}, columns=["name"])
@@ -93,46 +86,7 @@ def test_constants_and_expressions_are_part_of_the_key(clock, customers):
     assert {key for call in customers.calls for key in call.keys} == {(7, 50), (8, 50)}
 
 
-def test_a_row_that_the_condition_rejects_is_no_miss(clock, customers):
-    hint = Lookup(**PARKED)
-    view = appends("orders", ORDERS).lookup_join(
-        customers, on=[("who", "id")], how="left", hint=hint, condition=left("total") <= right("limit")
-    )
-    run = Run(view, clock)
-    assert run.at(0, orders=[order(1, 7, total=99)]) == [((1, 7, 99, None, None, None), 1)]
-    assert run.at(60) == []
-    assert len(customers.calls) == 1
-
-
 class TestParkedRows:
-    def test_a_late_partner_is_met_in_an_epoch_without_rows(self, clock, customers, place):
-        run = Run(
-            appends("orders", ORDERS).lookup_join(customers, on=[("who", "id")], hint=Lookup(**PARKED), columns=["name"]),
-            clock,
-            place,
-        )
-        customers.put({"id": 8, "name": "Bob", "limit": 1}, at=5)
-        assert run.at(0, orders=[order(2, 8), order(1, 7)]) == [((1, 7, 1, 7, "Ada"), 1)]
-        assert run.at(9) == []
-        assert run.at(10) == [((2, 8, 1, 8, "Bob"), 1)]
-        assert [call.at for call in customers.calls] == [0.0, 10.0]
-
-    def test_after_the_last_miss_left_pads(self, clock, customers, place):
-        run = Run(
-            appends("orders", ORDERS).lookup_join(
-                customers, on=[("who", "id")], how="left", hint=Lookup(**PARKED), columns=["name"]
-            ),
-            clock,
-            place,
-        )
-        assert [run.at(second, orders=[order(2, 8)] if second == 0 else []) for second in (0, 10, 20, 30)] == [
-            [],
-            [],
-            [((2, 8, 1, None, None), 1)],
-            [],
-        ]
-        assert [call.at for call in customers.calls] == [0.0, 10.0, 20.0]
-
     def test_a_padded_row_that_was_shown_first_is_retracted_when_its_partner_comes(self, clock, customers, place):
         hint = Lookup(**PARKED, emit_padded_first=True)
         run = Run(
@@ -148,17 +102,6 @@ class TestParkedRows:
             [(padded, -1), ((2, 8, 1, 8, "Bob"), 1)],
             [],
         ]
-
-    def test_they_outlive_the_process(self, clock, customers, tmp_path):
-        run = Run(
-            appends("orders", ORDERS).lookup_join(customers, on=[("who", "id")], hint=Lookup(**PARKED), columns=["name"]),
-            clock,
-            tmp_path / "lasting",
-        )
-        customers.put({"id": 8, "name": "Bob", "limit": 1}, at=5)
-        run.at(0, orders=[order(2, 8)])
-        run.reopen()
-        assert run.at(10) == [((2, 8, 1, 8, "Bob"), 1)]
 
     def test_options_may_change_between_starts(self, clock, customers, tmp_path):
         orders = appends("orders", ORDERS)
@@ -210,66 +153,7 @@ class TestParkedRows:
         assert (lookups["parked_rows"], lookups["calls"], lookups["misses"]) == (1, 2, 1)
 
 
-class TestRetractedRows:
-    def test_a_retraction_retracts_its_output_and_fetches_nothing(self, clock, customers, place):
-        view = changes("orders", {**ORDERS, "w": pa.int64()}, weight_column="w").lookup_join(
-            customers, on=[("who", "id")], columns=["name"]
-        )
-        run = Run(view, clock, place)
-        customers._rows.clear()
-        customers.put({"id": 7, "name": "Ada", "limit": 1}, until=5)
-        customers.put({"id": 7, "name": "Ada L.", "limit": 1}, at=5)
-        assert run.at(0, orders=[{**order(1, 7), "w": 1}]) == [((1, 7, 1, 7, "Ada"), 1)]
-        assert run.at(6, orders=[{**order(1, 7), "w": -1}]) == [((1, 7, 1, 7, "Ada"), -1)]
-        assert len(customers.calls) == 1
-
-    def test_an_update_looks_up_again_and_an_equal_upsert_does_not(self, clock, customers, place):
-        view = changes("orders", ORDERS, keys="o").lookup_join(customers, on=[("who", "id")], columns=["name"])
-        run = Run(view, clock, place)
-        assert run.at(0, orders=[order(1, 7)]) == [((1, 7, 1, 7, "Ada"), 1)]
-        assert run.at(1, orders=[order(1, 7)]) == []
-        assert run.at(2, orders=[order(1, 7, total=2)]) == [((1, 7, 1, 7, "Ada"), -1), ((1, 7, 2, 7, "Ada"), 1)]
-        assert [call.at for call in customers.calls] == [0.0, 2.0]
-
-    def test_a_parked_row_can_be_retracted(self, clock, customers, place):
-        view = changes("orders", {**ORDERS, "w": pa.int64()}, weight_column="w").lookup_join(
-            customers, on=[("who", "id")], how="left", hint=Lookup(**PARKED)
-        )
-        run = Run(view, clock, place)
-        run.at(0, orders=[{**order(1, 8), "w": 1}])
-        assert run.at(5, orders=[{**order(1, 8), "w": -1}]) == []
-        assert run.at(30) == []
-        assert len(customers.calls) == 1
-
-    def test_groups_behind_it_follow(self, clock, customers):
-        orders = changes("orders", ORDERS, keys="o")
-        run = Run(
-            orders.lookup_join(customers, on=[("who", "id")], columns=["name"])
-            .groupBy("name")
-            .agg(F.sum("total").alias("sum")),
-            clock,
-        )
-        run.at(0, orders=[order(1, 7, 10), order(2, 7, 5)])
-        assert run.at(1, orders=[order(1, 7, 20)]) == [(("Ada", 15), -1), (("Ada", 25), 1)]
-
-
 class TestTheJournal:
-    def test_an_epoch_that_failed_after_its_fetch_does_not_fetch_again(self, clock, customers, tmp_path, monkeypatch):
-        from zset_join.checkpoint.checkpoint import Checkpoint
-
-        run = Run(
-            appends("orders", ORDERS).lookup_join(customers, on=[("who", "id")], columns=["name"]), clock, tmp_path / "lasting"
-        )
-        run.at(0, orders=[order(1, 7)])
-        with monkeypatch.context() as patch:
-            patch.setattr(Checkpoint, "commit", lambda *_: (_ for _ in ()).throw(OSError("the disk is gone")))
-            with pytest.raises(OSError, match="disk"):
-                run.at(1, orders=[order(2, 8), order(3, 7)])
-        customers.put({"id": 8, "name": "Too late", "limit": 1})
-        run.reopen()
-        assert run.at(2, orders=[order(3, 7), order(2, 8)]) == [((3, 7, 1, 7, "Ada"), 1)]
-        assert len(customers.calls) == 2
-
     def test_it_is_forgotten_once_the_epoch_is_logged(self, clock, customers, tmp_path):
         run = Run(appends("orders", ORDERS).lookup_join(customers, on=[("who", "id")]), clock, tmp_path / "lasting")
         run.at(0, orders=[order(1, 7)])
@@ -351,45 +235,18 @@ class TestHints:
             assert view.plan().explain() == plain
 
 
-class TestWhatIsRefused:
-    @pytest.mark.parametrize("how", ["right", "full", "left_semi"])
-    def test_other_join_types(self, customers, how):
-        with pytest.raises(PlanError, match="INNER or LEFT"):
-            appends("orders", ORDERS).lookup_join(customers, on=[("who", "id")], how=how)
-
-    def test_a_join_without_key(self, customers):
-        with pytest.raises(PlanError, match="has no key"):
-            appends("orders", ORDERS).lookup_join(customers)
-
-    def test_unknown_columns(self, customers):
-        with pytest.raises(PlanError, match='"nope", which "customers"'):
-            appends("orders", ORDERS).lookup_join(customers, on=[("who", "nope")])
-
-    def test_another_view(self):
-        orders = appends("orders", ORDERS)
-        with pytest.raises(OptionError, match="expects an external table"):
-            orders.lookup_join(orders, on="who")
-
-
-def test_credentials_are_in_no_plan_no_explanation_and_no_checkpoint(tmp_path):
-    source = PostgresSource(
-        name="customers",
-        schema=CUSTOMERS,
-        table="customers",
-        port=1,
-        password="hunter2-secret",
-        user="clerk",
-        connect_timeout_seconds=1,
-    )
-    view = appends("orders", ORDERS).lookup_join(source, on=[("who", "id")], hint=Lookup(error_attempts=1))
-    written = json.dumps(view.plan().to_json())
-    assert "hunter2-secret" not in written + view.plan().explain() + repr(view.plan())
-    assert QueryPlan.from_json(json.loads(written)).explain() == view.plan().explain()
-    with Pipeline(view, tmp_path / "lasting") as pipeline, pytest.raises(LookupFailedError) as reported:
-        pipeline.step({"orders": [order(1, 7)]})
-    assert "hunter2-secret" not in str(reported.value)
-    for path in (tmp_path / "lasting").rglob("*"):
-        assert path.is_dir() or b"hunter2-secret" not in path.read_bytes()
+@pytest.mark.parametrize(
+    ("refused", "error", "shown"),
+    [
+        *(({"on": [("who", "id")], "how": how}, PlanError, "INNER or LEFT") for how in ("right", "full", "left_semi")),
+        ({}, PlanError, "has no key"),
+        ({"on": [("who", "nope")]}, PlanError, '"nope", which "customers"'),
+        ({"other": appends("orders", ORDERS), "on": "who"}, OptionError, "expects an external table"),
+    ],
+)
+def test_a_lookup_that_cannot_be_is_refused(customers, refused, error, shown):
+    with pytest.raises(error, match=shown):
+        appends("orders", ORDERS).lookup_join(refused.pop("other", customers), **refused)
 
 
 class TestJoinsByProcessingTime:
@@ -397,34 +254,6 @@ class TestJoinsByProcessingTime:
         orders = appends("orders", ORDERS)
         prices = changes("prices", {"who": pa.int64(), "price": pa.int64()}, keys="who")
         return orders.temporal_join(prices, on="who", as_of=PROCESSING_TIME, **more)
-
-    def test_a_row_meets_the_table_as_it_is_and_is_never_corrected(self, clock, place):
-        run = Run(self._view(), clock, place)
-        assert run.at(0, orders=[order(1, 7)], prices=[{"who": 7, "price": 3}]) == [((7, 1, 1, 3), 1)]
-        assert run.at(1, prices=[{"who": 7, "price": 4}]) == []
-        assert run.at(2, orders=[order(2, 7)]) == [((7, 2, 1, 4), 1)]
-
-    def test_the_previous_snapshot_is_the_table_of_the_epoch_before(self, clock, place):
-        run = Run(self._view(snapshot="previous", how="left"), clock, place)
-        assert run.at(0, orders=[order(1, 7)], prices=[{"who": 7, "price": 3}]) == [((7, 1, 1, None), 1)]
-        assert run.at(1, orders=[order(2, 7)], prices=[{"who": 7, "price": 4}]) == [((7, 2, 1, 3), 1)]
-
-    def test_a_retraction_of_a_left_row_retracts_its_joined_rows(self, clock, place):
-        orders = changes("orders", ORDERS, keys="o")
-        prices = changes("prices", {"who": pa.int64(), "price": pa.int64()}, keys="who")
-        run = Run(orders.temporal_join(prices, on="who", as_of=PROCESSING_TIME), clock, place)
-        run.at(0, orders=[order(1, 7)], prices=[{"who": 7, "price": 3}])
-        run.at(1, prices=[{"who": 7, "price": 4}])
-        assert run.at(2, orders=[order(1, 7, total=2)]) == [((7, 1, 1, 3), -1), ((7, 1, 2, 4), 1)]
-
-    def test_a_key_that_is_a_prefix_of_the_primary_key_gives_all_matches(self, clock):
-        orders = appends("orders", ORDERS)
-        lines = changes("lines", {"who": pa.int64(), "n": pa.int64()}, keys=["who", "n"])
-        run = Run(orders.temporal_join(lines, on="who", as_of=PROCESSING_TIME), clock)
-        assert run.at(0, orders=[order(1, 7)], lines=[{"who": 7, "n": 1}, {"who": 7, "n": 2}]) == [
-            ((7, 1, 1, 1), 1),
-            ((7, 1, 1, 2), 1),
-        ]
 
     def test_right_and_full_are_refused(self):
         with pytest.raises(PlanError, match="INNER or LEFT"):

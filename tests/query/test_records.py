@@ -41,19 +41,6 @@ def test_the_table_before_its_truncate_holds_what_the_source_held() -> None:
     assert rows == {1: (10, decimal.Decimal("12.34")), 33: (30, decimal.Decimal("100.01")), 5: (55, None), 6: (None, None)}
 
 
-@pytest.mark.parametrize("size", [1, 3, 100])
-def test_a_value_that_was_not_sent_is_taken_from_the_row_that_is_there(size: int) -> None:
-    pipeline = Pipeline(orders().select("id", "note"))
-    came = debezium("orders")
-
-    for begin in range(0, came.num_rows - 1, size):
-        pipeline.step({"orders": came.slice(begin, min(size, came.num_rows - 1 - begin))})
-
-    (note,) = [row["note"] for row in pipeline.view().to_pylist() if row["id"] == 5]
-    assert note.startswith("0123456789")
-    assert "__debezium" not in str(pipeline.view().to_pylist())
-
-
 def test_a_truncate_empties_the_table_and_what_follows_from_it() -> None:
     customers = changes("customers", {"customer_id": pa.int64(), "name": pa.string()}, keys="customer_id")
     pipeline = Pipeline(orders().join(customers, on="customer_id").groupBy("name").agg(F.count().alias("orders")))
@@ -200,15 +187,6 @@ def test_a_baseline_and_a_stream_that_began_before_it_give_the_table_without_gap
 
     expected = rows_after(len(HISTORY))
     assert [ends_with(begin) for begin in range(snapshot + 1)] == [(expected, len(expected))] * (snapshot + 1)
-
-
-def test_a_stream_that_began_after_the_baseline_has_a_gap() -> None:
-    pipeline = Pipeline(records("t", "debezium-json", SMALL, keys="id"))
-    pipeline.step({"t": Baseline([{"id": number, "v": text} for number, text in rows_after(5).items()])})
-
-    pipeline.step({"t": written(slice(6, None))})
-
-    assert {row["id"]: row["v"] for row in pipeline.view().to_pylist()} != rows_after(len(HISTORY))
 
 
 def test_values_that_were_not_sent_come_from_the_baseline() -> None:

@@ -22,31 +22,6 @@ def rates(delay=0, **more):
     return versioned("rates", RATES, keys="currency", version_by="at", delay=delay, **more)
 
 
-def test_orders_meet_the_rate_of_their_time_once_the_watermark_has_passed():
-    pipeline = Pipeline(orders().temporal_join(rates(), on="currency", as_of="t"), keep_inputs=True)
-
-    early = pipeline.step(
-        {"orders": [{"id": 1, "currency": "EUR", "t": 7}], "rates": [{"currency": "EUR", "rate": 1.1, "at": 5}]}
-    )
-    later = pipeline.step({"rates": [{"currency": "EUR", "rate": 1.2, "at": 6}, {"currency": "EUR", "rate": 1.3, "at": 9}]})
-
-    assert early.to_pylist() == []
-    assert later.to_pylist() == [(("EUR", 1, 7, 1.2, 6), 1)]
-    assert pipeline.verify().equal
-    assert pipeline.next_due().watermark_us is None
-
-
-def test_a_version_that_comes_late_corrects_what_eager_has_emitted():
-    view = orders().temporal_join(rates(), on="currency", as_of="t", how="left", emit="eager", keep_probe_for=100)
-    pipeline = Pipeline(view, keep_inputs=True)
-    pipeline.step({"orders": [{"id": 1, "currency": "EUR", "t": 7}], "rates": [{"currency": "EUR", "rate": 1.1, "at": 5}]})
-
-    corrected = pipeline.step({"rates": [{"currency": "EUR", "rate": 1.2, "at": 6}]})
-
-    assert corrected.to_pylist() == [(("EUR", 1, 7, 1.1, 5), -1), (("EUR", 1, 7, 1.2, 6), 1)]
-    assert pipeline.verify().equal
-
-
 def test_a_dedup_by_event_time_is_planned_away_and_its_late_rows_are_versions():
     latest = appends("rates", RATES, watermark=("at", 10)).dedup(keys="currency", order_by="at", keep="last")
     view = orders().temporal_join(latest, on="currency", as_of="t")
@@ -74,58 +49,6 @@ def test_a_version_that_a_filter_rejects_ends_the_validity_of_the_one_before():
     )
 
     assert answer.to_pylist() == [(("EUR", 1, 6, 1.0, 5), 1), (("EUR", 2, 8, None, None), 1)]
-    assert pipeline.verify().equal
-
-
-def test_deletes_are_versions_and_a_warning_names_their_time():
-    view = changes(
-        "rates",
-        {**RATES, "op": pa.string()},
-        keys="currency",
-        apply_as_deletes=col("op") == "d",
-        except_column_list=["op"],
-        watermark=("at", 0),
-    )
-
-    with pytest.warns(UserWarning, match="source.ts_ms"):
-        joined = orders().temporal_join(view, on="currency", as_of="t", how="left")
-    pipeline = Pipeline(joined, keep_inputs=True)
-    answer = pipeline.step(
-        {
-            "orders": [{"id": 7, "currency": "EUR", "t": 7}, {"id": 5, "currency": "EUR", "t": 5}],
-            "rates": [
-                {"currency": "EUR", "rate": 2.0, "at": 2, "op": "u"},
-                {"currency": "EUR", "rate": None, "at": 6, "op": "d"},
-                {"currency": "USD", "rate": 2.0, "at": 8, "op": "u"},
-            ],
-        }
-    )
-
-    assert sorted(answer.to_pylist()) == [(("EUR", 5, 5, 2.0, 2), 1), (("EUR", 7, 7, None, None), 1)]
-    assert pipeline.verify().equal
-
-
-def test_the_nearest_quote_before_a_trade_and_a_nearer_one_that_comes_later():
-    trades = appends("trades", {"id": pa.int64(), "k": pa.string(), "t": pa.int64()})
-    quotes = appends("quotes", {"k": pa.string(), "price": pa.int64(), "at": pa.int64()})
-    view = trades.join_asof(quotes, on="k", left_time="t", right_time="at", tolerance=3, how="left")
-    pipeline = Pipeline(view, keep_inputs=True)
-    pipeline.step({"trades": [{"id": 1, "k": "A", "t": 9}], "quotes": [{"k": "A", "price": 10, "at": 5}]})
-
-    answer = pipeline.step({"quotes": [{"k": "A", "price": 11, "at": 6}]})
-
-    assert answer.to_pylist() == [(("A", 1, 9, None, None), -1), (("A", 1, 9, 11, 6), 1)]
-    assert pipeline.verify().equal
-
-
-def test_the_best_two_offers_of_an_item():
-    offers = changes("offers", {"item": pa.string(), "price": pa.int64(), "n": pa.int64()}, weight_column="n")
-    pipeline = Pipeline(offers.dedup(keys="item", order_by="price desc", n=2), keep_inputs=True)
-    pipeline.step({"offers": [{"item": "vase", "price": price, "n": 1} for price in (10, 12, 11)]})
-
-    answer = pipeline.step({"offers": [{"item": "vase", "price": 12, "n": -1}]})
-
-    assert answer.to_pylist() == [(("vase", 12), -1), (("vase", 10), 1)]
     assert pipeline.verify().equal
 
 

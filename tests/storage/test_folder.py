@@ -155,17 +155,6 @@ def test_what_writers_left_unfinished_is_not_listed_and_can_be_removed(tmp_path:
     assert [path.name for path in (tmp_path / "commits").iterdir()] == ["1.json"]
 
 
-def test_a_directory_that_was_removed_meanwhile_is_made_again(tmp_path: Path) -> None:
-    folder = open_folder(str(tmp_path))
-    written(folder, "log/join-0/a", b"1")
-    (tmp_path / "log" / "join-0" / "a").unlink()
-    (tmp_path / "log" / "join-0").rmdir()
-
-    written(folder, "log/join-0/b", b"2")
-
-    assert content(folder, "log/join-0/b") == b"2"
-
-
 def test_a_small_object_is_one_request() -> None:
     install()
     folder = open_folder("objects://bucket/cp")
