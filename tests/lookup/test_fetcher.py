@@ -43,6 +43,14 @@ def names(found: pa.Table) -> list[str]:
 @pytest.mark.parametrize("async_", [False, True])
 @pytest.mark.parametrize("output_mode", ["ordered", "allow_unordered"])
 class TestTheSupportMatrix:
+    def test_without_retry_a_miss_is_final(self, async_, output_mode):
+        source = source_of()
+        source.put({"id": 1, "name": "Ada"})
+        source.put({"id": 2, "name": "Bob"}, at=5)
+        with fetcher_of(source, async_=async_, output_mode=output_mode) as fetcher:
+            assert names(fetcher.fetch(keys(1, 2))) == ["Ada"]
+        assert requests_of(source) == [(0.0, [1, 2])]
+
     def test_with_retry_only_the_miss_is_requested_again_each_delay_after_the_answer(self, async_, output_mode):
         source = source_of(latency=1.0)
         source.put({"id": 1, "name": "Ada"})
@@ -51,6 +59,32 @@ class TestTheSupportMatrix:
             assert names(fetcher.fetch(keys(1, 2, 3))) == ["Ada", "Bob"]
             assert (fetcher.counts.calls, fetcher.counts.retries, fetcher.counts.waited_us) == (4, 4, 30_000_000)
         assert requests_of(source) == [(0.0, [1, 2, 3]), (11.0, [2, 3]), (22.0, [3]), (33.0, [3])]
+
+    def test_max_attempts_is_how_often_a_miss_is_requested_after_the_first_time(self, async_, output_mode):
+        source = source_of()
+        with fetcher_of(source, async_=async_, output_mode=output_mode, **{**RETRY, "max_attempts": 2}) as fetcher:
+            assert fetcher.fetch(keys(9)).num_rows == 0
+        assert [at for at, _ in requests_of(source)] == [0.0, 10.0, 20.0]
+
+    def test_a_row_that_comes_with_the_last_attempt_counts(self, async_, output_mode):
+        source = source_of()
+        source.put({"id": 9, "name": "Zoe"}, at=30)
+        with fetcher_of(source, async_=async_, output_mode=output_mode, **RETRY) as fetcher:
+            assert names(fetcher.fetch(keys(9))) == ["Zoe"]
+
+    def test_parked_misses_are_not_waited_for(self, async_, output_mode):
+        source = source_of()
+        with fetcher_of(source, async_=async_, output_mode=output_mode, park="epochs", **RETRY) as fetcher:
+            assert fetcher.fetch(keys(9)).num_rows == 0
+        assert requests_of(source) == [(0.0, [9])]
+
+    def test_several_rows_of_one_key_are_all_taken_and_rows_of_other_keys_are_not(self, async_, output_mode):
+        source = source_of()
+        source.put({"id": 1, "name": "Ada"})
+        source.put({"id": 1, "name": "Eve"})
+        source.put({"id": 2, "name": "Bob"})
+        with fetcher_of(source, async_=async_, output_mode=output_mode) as fetcher:
+            assert names(fetcher.fetch(keys(1))) == ["Ada", "Eve"]
 
     def test_keys_travel_in_batches(self, async_, output_mode):
         source = source_of()
@@ -151,6 +185,38 @@ def test_the_timeout_is_that_of_async_calls_only():
 
 
 class TestThePartialCache:
+    def test_a_row_is_believed_until_its_ttl_has_passed(self):
+        source = source_of()
+        source.put({"id": 1, "name": "Ada"}, until=30)
+        with fetcher_of(source, cache="partial", cache_ttl="60s") as fetcher:
+            assert names(fetcher.fetch(keys(1, 2))) == ["Ada"]
+            source.clock.sleep(59.0)
+            assert names(fetcher.fetch(keys(1))) == ["Ada"]
+            source.clock.sleep(2.0)
+            assert names(fetcher.fetch(keys(1))) == []
+            assert (fetcher.counts.cache_hits, fetcher.counts.cache_misses) == (1, 3)
+
+    def test_an_absent_row_is_requested_again_unless_it_may_be_cached(self):
+        counts = []
+        for missing in (False, True):
+            source = source_of()
+            with fetcher_of(source, cache="partial", cache_missing=missing) as fetcher:
+                fetcher.fetch(keys(1))
+                fetcher.fetch(keys(1))
+            counts.append(len(source.calls))
+        assert counts == [2, 1]
+
+    def test_an_absent_row_is_not_cached_while_it_is_retried(self):
+        source = source_of()
+        source.put({"id": 1, "name": "Ada"}, at=15)
+        with fetcher_of(source, cache="partial", cache_missing=True, **RETRY) as fetcher:
+            assert names(fetcher.fetch(keys(1))) == ["Ada"]
+        parked = source_of()
+        with fetcher_of(parked, cache="partial", cache_missing=True, park="epochs", **RETRY) as fetcher:
+            fetcher.fetch(keys(1))
+            parked.put({"id": 1, "name": "Ada"})
+            assert names(fetcher.fetch(keys(1))) == ["Ada"]
+
     def test_it_is_bounded_and_keeps_what_was_requested_lately(self):
         source = source_of()
         for key in range(100):

@@ -73,6 +73,15 @@ def test_a_shared_table_lasts_in_a_directory_and_is_logged_once(tmp_path):
     assert sorted({path.name for path in (tmp_path / "state" / "zset" / "log").iterdir()}) == ["shared_table-0-0", "view-0"]
 
 
+def test_a_shared_table_is_saved_and_loaded(tmp_path):
+    one, other = Pipeline(both_rates()), Pipeline(both_rates())
+    one.step(EPOCHS[0])
+    one.save(tmp_path / "saved")
+    other.load(tmp_path / "saved")
+
+    assert [other.step(rows).to_pylist() for rows in EPOCHS[1:]] == [one.step(rows).to_pylist() for rows in EPOCHS[1:]]
+
+
 def test_explain_and_describe_name_the_index():
     view = both_rates()
     table = rates()

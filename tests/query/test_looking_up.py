@@ -255,6 +255,11 @@ class TestJoinsByProcessingTime:
         prices = changes("prices", {"who": pa.int64(), "price": pa.int64()}, keys="who")
         return orders.temporal_join(prices, on="who", as_of=PROCESSING_TIME, **more)
 
+    def test_the_previous_snapshot_is_the_table_of_the_epoch_before(self, clock, place):
+        run = Run(self._view(snapshot="previous", how="left"), clock, place)
+        assert run.at(0, orders=[order(1, 7)], prices=[{"who": 7, "price": 3}]) == [((7, 1, 1, None), 1)]
+        assert run.at(1, orders=[order(2, 7)], prices=[{"who": 7, "price": 4}]) == [((7, 2, 1, 3), 1)]
+
     def test_right_and_full_are_refused(self):
         with pytest.raises(PlanError, match="INNER or LEFT"):
             self._view(how="full")

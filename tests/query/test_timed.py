@@ -52,6 +52,30 @@ def test_a_version_that_a_filter_rejects_ends_the_validity_of_the_one_before():
     assert pipeline.verify().equal
 
 
+def test_the_nearest_quote_before_a_trade_and_a_nearer_one_that_comes_later():
+    trades = appends("trades", {"id": pa.int64(), "k": pa.string(), "t": pa.int64()})
+    quotes = appends("quotes", {"k": pa.string(), "price": pa.int64(), "at": pa.int64()})
+    view = trades.join_asof(quotes, on="k", left_time="t", right_time="at", tolerance=3, how="left")
+    pipeline = Pipeline(view, keep_inputs=True)
+    pipeline.step({"trades": [{"id": 1, "k": "A", "t": 9}], "quotes": [{"k": "A", "price": 10, "at": 5}]})
+
+    answer = pipeline.step({"quotes": [{"k": "A", "price": 11, "at": 6}]})
+
+    assert answer.to_pylist() == [(("A", 1, 9, None, None), -1), (("A", 1, 9, 11, 6), 1)]
+    assert pipeline.verify().equal
+
+
+def test_the_best_two_offers_of_an_item():
+    offers = changes("offers", {"item": pa.string(), "price": pa.int64(), "n": pa.int64()}, weight_column="n")
+    pipeline = Pipeline(offers.dedup(keys="item", order_by="price desc", n=2), keep_inputs=True)
+    pipeline.step({"offers": [{"item": "vase", "price": price, "n": 1} for price in (10, 12, 11)]})
+
+    answer = pipeline.step({"offers": [{"item": "vase", "price": 12, "n": -1}]})
+
+    assert answer.to_pylist() == [(("vase", 12), -1), (("vase", 10), 1)]
+    assert pipeline.verify().equal
+
+
 def test_tables_with_key_and_event_time_are_versioned_and_all_others_latest_only():
     """The tables versioned_rates1 to 4 and latest_rates1 to 5 of the FLIP document."""
     source = appends("rates", RATES, watermark=("at", 0))
