@@ -147,17 +147,19 @@ def of_batch(session: SparkSession, tmp_path: Path) -> list[str]:
     return shown(session.sql(PLACES).toArrow())
 
 
+def places(session: SparkSession, tmp_path: Path) -> Any:
+    """Return the view of `PLACES`."""
+    rows, others = (appends(one(session, tmp_path / to), name=to) for one, to in ((stream_of, "rows"), (days, "days")))
+    joined = rows.join(others, on=[(Z.expr("CAST(at AS date)"), "day")], condition="hour(rows.at) > hour(days.at)")
+    hour, last = Z.expr("hour(at)"), Z.max(Z.expr("CAST(at AS string)")).alias("last")
+    return joined.where(Z.expr("at < '2024-01-02 12:00:00'")).groupBy(h=hour).agg(Z.count().alias("n"), last)
+
+
 @pytest.mark.parametrize("execution", ["driver", "executors"])
 def test_keys_conditions_and_arguments_as_expressions_are_in_the_zone_of_the_session(
     tokyo: SparkSession, tmp_path: Path, execution: str
 ) -> None:
-    rows = appends(stream_of(tokyo, tmp_path / "rows"), name="t")
-    others = appends(days(tokyo, tmp_path / "days"), name="u")
-    joined = rows.join(others, on=[(Z.expr("CAST(at AS date)"), "day")], condition="hour(t.at) > hour(u.at)")
-    hour, last = Z.expr("hour(at)"), Z.max(Z.expr("CAST(at AS string)")).alias("last")
-    view = joined.where(Z.expr("at < '2024-01-02 12:00:00'")).groupBy(h=hour).agg(Z.count().alias("n"), last)
-
-    assert run(view, tmp_path, execution) == of_batch(tokyo, tmp_path)
+    assert run(places(tokyo, tmp_path), tmp_path, execution) == of_batch(tokyo, tmp_path)
 
 
 def test_a_session_of_sql_is_in_the_zone_of_its_spark_session(tokyo: SparkSession, tmp_path: Path) -> None:
