@@ -99,12 +99,31 @@ def test_every_value_comes_back_as_it_went_in(column: pa.Array) -> None:
 
 
 @pytest.mark.parametrize("column", COLUMNS.values(), ids=COLUMNS)
-def test_a_slice_is_read_from_where_it_starts(column: pa.Array) -> None:
-    layout = RowLayout(pa.schema({"x": column.type}))
+@pytest.mark.parametrize(("offset", "count"), [(1, 2), (8, 255), (13, 256), (1, 257), (2, 600)])
+def test_rows_of_any_slice_and_any_number_of_blocks_come_back_and_no_record_is_a_null(
+    column: pa.Array, offset: int, count: int
+) -> None:
+    rows = pa.concat_arrays([column] * 205).slice(offset, count)
+    layout = RowLayout(pa.schema({"before": pa.bool_(), "x": column.type}))
+    records = encoded(layout, pa.RecordBatch.from_arrays([pa.nulls(count, pa.bool_()), rows], ["before", "x"]))
+    refs = refs_of(layout, records, list(range(count)))
 
-    (back,) = gathered(layout, encoded(layout, pa.RecordBatch.from_arrays([column.slice(1, 2)], ["x"])), [0, 1])
+    for missing in ([], [*range(3, count, 253), count - 1]):
+        refs[missing] = 0
+        (back,) = layout.gather_plan([1]).gather(int(refs.ctypes.data), count, 0)
 
-    assert raw(back) == raw(column.slice(1, 2))
+        back.validate(full=True)
+        assert raw(back) == [None if at in missing else value for at, value in enumerate(raw(rows))]
+
+
+def test_the_value_below_a_null_is_zero_in_every_record() -> None:
+    hidden = pa.Array.from_buffers(pa.int64(), 1, [pa.py_buffer(b"\0"), pa.py_buffer(b"\xff" * 8)], 1)
+    layout = RowLayout(pa.schema({"x": pa.int64()}))
+
+    content = record(layout, encoded(layout, pa.RecordBatch.from_arrays([hidden], ["x"])), 0)
+
+    offset = int(layout.columns(["x"]).lines[0, c.OFFSET])
+    assert content[offset : offset + 8] == bytes(8)
 
 
 def test_the_bits_of_a_nan_and_the_sign_of_a_zero_are_kept() -> None:
@@ -145,23 +164,6 @@ def test_any_columns_can_be_gathered_in_any_order() -> None:
 
     assert [column.to_pylist() for column in columns] == [[None, True], [2, 1], [None, True]]
     assert layout.gather_plan([]).gather(int(refs.ctypes.data), 2, 0) == []
-
-
-def test_more_rows_than_one_block_come_back_in_order() -> None:
-    count = 1_000
-    rows = pa.RecordBatch.from_pydict(
-        {
-            "n": pa.array(range(count)),
-            "s": pa.array([f"row {n} of a long table" for n in range(count)]),
-            "sometimes": pa.array([n if n % 7 else None for n in range(count)]),
-            "flag": pa.array([n % 3 == 0 for n in range(count)]),
-        }
-    )
-    layout = RowLayout(rows.schema)
-
-    back = gathered(layout, encoded(layout, rows), list(range(count)))
-
-    assert pa.RecordBatch.from_arrays(back, schema=rows.schema).equals(rows)
 
 
 def test_a_record_is_its_head_its_null_bits_and_its_values_widest_first() -> None:
