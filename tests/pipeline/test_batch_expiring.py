@@ -55,14 +55,6 @@ def test_what_does_not_follow_from_the_rows_is_refused_by_name() -> None:
         pipeline.verify()
 
 
-def test_retractions_of_rows_that_expire_flow_on_through_a_chain() -> None:
-    joined = ORDERS.join(PEOPLE, on="who", state_ttl=(StateTtl(10, by="event"), None))
-    pipeline = Pipeline(joined.groupBy("name").agg(F.count().alias("n")))
-    pipeline.step({"orders": [{"id": 1, "who": "A", "at": 1}], "people": [{"who": "A", "name": "Ada"}]})
-
-    assert pipeline.step({"orders": [{"id": 2, "who": "B", "at": 50}]}).to_pylist() == [(("Ada", 1), -1)]
-
-
 def test_a_step_without_rows_retracts_expired_rows() -> None:
     pipeline = Pipeline(ORDERS.dedup(keys="who", order_by="at", state_ttl="10 seconds"))
     pipeline.step({"orders": [{"id": 1, "who": "A", "at": 1}]}, processing_time=0)

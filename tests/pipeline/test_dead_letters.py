@@ -41,11 +41,6 @@ def test_dead_letters_last_in_the_directory(tmp_path):
     assert pa.concat_tables(tables).column("epoch").to_pylist() == [0, 2]
 
 
-def test_by_default_a_bad_row_stops_the_epoch():
-    with pytest.raises(BadInputError, match="primary key"):
-        Pipeline(orders()).step(BAD)
-
-
 def test_a_retraction_from_a_source_that_only_adds_is_refused_without_any_stage():
     with pytest.raises(BadInputError, match="are only added"):
         Pipeline(appends("x", {"x": pa.int64()})).step({"x": ZSet.from_rows([(1,)], {"x": pa.int64()}, weights=[-1])})

@@ -16,7 +16,7 @@ from zset_join import OptionError, StateError
 from zset_join.core.options import HotBudget
 from zset_join.expressions import col
 from zset_join.lookup import ArrowSource
-from zset_join.pipeline import FunctionSink, Pipeline, appends, changes
+from zset_join.pipeline import Pipeline, appends, changes
 from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users import theirs
 from zset_join.stages import StageOptions
 from zset_join.stages.deduplicate import DeduplicateStage
@@ -46,27 +46,6 @@ SECOND = {"orders": [order(1, "Ada", 40)], "customers": [{"name": "Bob", "city":
 
 def reported(delta):
     return sorted(delta.to_pylist(), key=repr)
-
-
-def test_a_pipeline_goes_on_where_it_was(tmp_path):
-    with Pipeline(revenue(), tmp_path) as pipeline:
-        pipeline.step(FIRST)
-
-    with Pipeline(revenue(), tmp_path) as again:
-        assert again.epoch == 1
-        assert reported(again.step(SECOND)) == [(("London", 30), -1), (("London", 40), 1), (("Paris", 5), 1), ((None, 5), -1)]
-
-
-def test_the_view_is_there_when_the_directory_is_opened_again(tmp_path):
-    with Pipeline(revenue(), tmp_path) as pipeline:
-        pipeline.step(FIRST)
-        pipeline.step(SECOND)
-
-    with Pipeline(revenue(), tmp_path) as again:
-        assert sorted(again.view().to_pylist(), key=repr) == [
-            {"city": "London", "revenue": 40},
-            {"city": "Paris", "revenue": 5},
-        ]
 
 
 def test_hashes_are_seeded_by_what_the_checkpoint_is_called_so_that_a_rebuilt_state_has_the_same(tmp_path):
@@ -137,15 +116,6 @@ def test_a_log_that_has_outgrown_the_rows_becomes_a_snapshot(tmp_path):
         assert reported(again.step({"orders": [order(1, "Ada", 9)]})) == [((None, 4), -1), ((None, 9), 1)]
 
 
-def test_the_last_epoch_is_answered_again_and_not_applied_twice(tmp_path):
-    with Pipeline(revenue(), tmp_path) as pipeline:
-        first = pipeline.step(FIRST, epoch=0)
-
-    with Pipeline(revenue(), tmp_path) as again:
-        assert reported(again.step(FIRST, epoch=0)) == reported(first)
-        assert again.epoch == 1
-
-
 def test_an_epoch_that_is_not_the_next_one_is_refused(tmp_path):
     with Pipeline(revenue(), tmp_path) as pipeline, pytest.raises(StateError, match="the next epoch of this pipeline is 0"):
         pipeline.step(FIRST, epoch=2)
@@ -169,36 +139,6 @@ def test_an_epoch_that_raises_before_its_record_leaves_no_trace(tmp_path, monkey
         monkeypatch.undo()
 
         assert (("London", 40), 1) in pipeline.step(SECOND).to_pylist()
-
-
-def test_an_epoch_that_was_committed_and_not_written_reaches_the_output_on_the_next_start(tmp_path):
-    seen = []
-
-    def fails(epoch, delta):
-        raise OSError("the output is away")
-
-    with Pipeline(revenue(), tmp_path, outputs=[FunctionSink(fails)]) as pipeline, pytest.raises(OSError, match="away"):
-        pipeline.step(FIRST)
-
-    with Pipeline(revenue(), tmp_path, outputs=[FunctionSink(lambda epoch, delta: seen.append((epoch, reported(delta))))]):
-        pass
-
-    assert seen == [(0, [(("London", 30), 1), ((None, 5), 1)])]
-
-
-def test_a_directory_in_use_is_refused(tmp_path):
-    with Pipeline(revenue(), tmp_path), pytest.raises(StateError):
-        Pipeline(revenue(), tmp_path)
-
-
-def test_a_directory_of_another_query_is_refused_with_what_differs(tmp_path):
-    with Pipeline(revenue(), tmp_path) as pipeline:
-        pipeline.step(FIRST)
-
-    with pytest.raises(StateError, match="made for another query") as refused:
-        Pipeline(revenue().where(col("revenue") > 10), tmp_path)
-
-    assert refused.value.code == "QUERY_CHANGED"
 
 
 def test_a_column_more_that_nothing_reads_opens_a_directory_that_stores_what_is_needed(tmp_path):

@@ -20,68 +20,6 @@ def counts():
     return appends("x", X).groupBy("x").count()
 
 
-def test_a_view_in_duckdb_follows_the_pipeline_over_restarts(tmp_path):
-    for x in (1, 2):
-        with Pipeline(counts(), tmp_path / "p", outputs=[DuckDBViewSink(tmp_path / "v.duckdb", "v")]) as pipeline:
-            pipeline.step({"x": [{"x": x}, {"x": 1}]})
-
-    with duckdb.connect(str(tmp_path / "v.duckdb")) as connection:
-        assert connection.sql("SELECT x, count FROM v ORDER BY x").fetchall() == [(1, 3), (2, 1)]
-
-
-def test_a_changelog_in_parquet_has_every_epoch(tmp_path):
-    with Pipeline(counts(), outputs=[ParquetChangelogSink(str(tmp_path / "log"))]) as pipeline:
-        pipeline.step({"x": [{"x": 1}]})
-        pipeline.step({"x": [{"x": 1}]})
-
-    assert len(list((tmp_path / "log").rglob("*.parquet"))) == 2
-
-
-def test_an_output_that_failed_gets_the_epoch_with_the_next_step():
-    seen, failures = [], [OSError("away")]
-
-    def write(epoch, delta):
-        if failures:
-            raise failures.pop()
-        seen.append((epoch, delta.to_pylist()))
-
-    pipeline = Pipeline(counts(), outputs=[FunctionSink(write)])
-    with pytest.raises(OSError, match="away"):
-        pipeline.step({"x": [{"x": 1}]})
-    pipeline.step({"x": [{"x": 2}]})
-
-    assert seen == [(0, [((1, 1), 1)]), (1, [((2, 1), 1)])]
-
-
-@pytest.mark.parametrize("failing", [0, 1, 2])
-@pytest.mark.parametrize("tries", [1, 3])
-def test_every_output_has_every_epoch_once_after_one_of_them_failed(tmp_path, failing, tries, monkeypatch):
-    seen = []
-
-    def outputs():
-        view, log = DuckDBViewSink(tmp_path / "v.duckdb", "v"), ParquetChangelogSink(tmp_path / "log")
-        return [view, log, FunctionSink(lambda epoch, _: seen.append(epoch))]
-
-    def away(*_, **__):
-        raise OSError("away")
-
-    with Pipeline(counts(), tmp_path / "p", outputs=outputs()) as pipeline:
-        pipeline.step({"x": [{"x": 1}]})
-        seen.clear()
-        monkeypatch.setattr(pipeline._outputs._opened[failing][1].sink, "write", away)
-        for _ in range(tries):
-            with pytest.raises(OSError, match="away"):
-                pipeline.step({"x": [{"x": 2}]})
-            assert pipeline.epoch == 2
-    with Pipeline(counts(), tmp_path / "p", outputs=outputs()) as pipeline:
-        pipeline.step({"x": [{"x": 3}]})
-
-    with duckdb.connect(str(tmp_path / "v.duckdb"), read_only=True) as connection:
-        assert connection.sql("SELECT x, count FROM v ORDER BY x").fetchall() == [(1, 1), (2, 1), (3, 1)]
-    assert read_changelog(tmp_path / "log").sort_by("epoch").column("epoch").to_pylist() == [0, 1, 2]
-    assert seen == [1, 2]
-
-
 def test_an_output_that_has_epochs_is_refused_in_memory(tmp_path):
     class Used(FunctionSink):
         def last_epoch(self):

@@ -20,19 +20,6 @@ def order(id, customer, total):  # noqa: A002 - the column's name
     return {"id": id, "customer": customer, "total": total}
 
 
-def test_a_loaded_pipeline_answers_as_the_saved_one(tmp_path):
-    saved, loaded = Pipeline(revenue()), Pipeline(revenue())
-    saved.step({"orders": [order(1, "Ada", 30), order(2, "Ada", 5)]})
-    saved.save(tmp_path / "state")
-
-    loaded.load(tmp_path / "state")
-    further = {"orders": [order(1, "Bob", 7)]}
-
-    assert loaded.view().equals(saved.view())
-    assert loaded.step(further).to_pylist() == saved.step(further).to_pylist()
-    assert loaded.epoch == saved.epoch == 2
-
-
 def test_saving_again_replaces_the_state_as_a_whole(tmp_path):
     pipeline = Pipeline(revenue())
     pipeline.save(tmp_path / "state")

@@ -45,26 +45,6 @@ def rows(table):
     return sorted(map(tuple, (row.values() for row in table.to_pylist())))
 
 
-def test_an_epoch_is_answered_by_every_view():
-    pipeline = Pipeline(views())
-    pipeline.step(FIRST)
-
-    answers = pipeline.step(SECOND)
-
-    assert {name: sorted(answer.to_pylist()) for name, answer in answers.items()} == {
-        "by_city": [(("Oslo", 30), -1), (("Oslo", 40), 1)],
-        "by_day": [((1, 5), 1), ((1, 35), -1), ((2, 40), 1)],
-        "large": [],
-    }
-    assert [rows(pipeline.view(name)) for name in pipeline.views] == [
-        [("Oslo", 40), ("Rome", 5)],
-        [(1, 5), (2, 40)],
-        [("Oslo",)],
-    ]
-    assert pipeline.progress["views"]["by_day"] == {"answer_rows": 3, "retractions": 1}
-    assert pipeline.progress["answer_rows"] == 5
-
-
 def test_what_views_have_in_common_is_one_stage():
     pipeline = Pipeline(views())
 
@@ -236,33 +216,6 @@ def test_an_output_that_cannot_hold_a_row_names_its_view():
 
     assert refused.value.code == "SINK_VALUE"
     assert pipeline.epoch == 0
-
-
-def test_outputs_in_one_file_have_an_epoch_all_or_none(tmp_path):
-    def opened():
-        outputs = {name: DuckDBViewSink(tmp_path / "v.duckdb", name) for name in views()}
-        return Pipeline(views(), tmp_path / "p", outputs=outputs)
-
-    def held():
-        with duckdb.connect(str(tmp_path / "v.duckdb"), read_only=True) as connection:
-            epochs = connection.sql("SELECT DISTINCT epoch FROM _zset_join_epochs").fetchall()
-            totals = [connection.sql(f"SELECT sum(total) FROM {name}").fetchall()[0][0] for name in ("by_city", "by_day")]
-        return epochs, totals
-
-    def away(*_, **__):
-        raise OSError("away")
-
-    with opened() as pipeline:
-        pipeline.step(FIRST)
-        pipeline._outputs._opened[2][1].sink.write = away
-        with pytest.raises(OSError, match="away"):
-            pipeline.step(SECOND)
-    before = held()
-    with opened():
-        pass
-
-    assert before == ([(0,)], [35, 35])
-    assert held() == ([(1,)], [45, 45])
 
 
 def test_an_output_of_one_view_is_not_written_by_another(tmp_path):

@@ -54,13 +54,8 @@ def joined(how):
 
 
 VIEWS = {
-    "source": orders,
-    "where": lambda: orders().where(col("total") > 10).select("customer", twice=col("total") * 2),
-    **{how: lambda how=how: joined(how) for how in ("inner", "left", "right", "full", "semi", "anti")},
     "using": lambda: orders().join(customers().withColumnRenamed("name", "customer"), "customer", "full"),
     "null_safe": lambda: orders().join(customers(), [("customer", "city")], "left", null_safe=True),
-    "union": lambda: orders().select("customer").union(customers().select("name")),
-    "distinct": lambda: orders().select("customer").union(customers().select("name")).distinct(),
     "sums": lambda: (
         orders()
         .groupBy("customer")

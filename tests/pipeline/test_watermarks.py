@@ -8,9 +8,8 @@ import pyarrow as pa
 import pytest
 
 from zset_join import OptionError, PlanError, ZSet
-from zset_join.pipeline import Pipeline, appends, versioned
+from zset_join.pipeline import appends
 from zset_join.runners.local.watermarks import Watermarks, time_values
-from zset_join.stages import StageOptions
 
 CLICKS = {"user": pa.int64(), "at": pa.int64()}
 SECOND = 1_000_000
@@ -50,15 +49,6 @@ def test_a_stage_waits_for_the_slowest_of_its_sources():
     assert watermarks.holding(0) == "right"
 
 
-def test_rows_at_or_before_the_watermark_of_their_epoch_are_late():
-    pipeline = Pipeline(joined())
-    pipeline.step({"left": delta(12)})
-
-    pipeline.step({"left": delta(10, 11)})
-
-    assert pipeline.progress["late_rows"] == {"left": 1, "right": 0}
-
-
 def test_a_silent_source_does_not_hold_the_others_up_after_its_timeout():
     watermarks = Watermarks(joined().plan(), idle_timeout_us=5 * SECOND)
     stages_after(watermarks, {"left": delta(12), "right": delta(3)}, 0)
@@ -82,15 +72,6 @@ def test_a_source_that_wakes_up_does_not_move_a_stage_backwards():
     stages_after(watermarks, {"left": delta(32)}, 6 * SECOND)
 
     assert stages_after(watermarks, {"right": delta(4)}, 7 * SECOND) == (30,)
-
-
-def test_watermarks_come_back_with_the_directory(tmp_path):
-    with Pipeline(joined(), tmp_path) as pipeline:
-        pipeline.step({"left": delta(12), "right": delta(9)})
-
-    with Pipeline(joined(), tmp_path) as again:
-        assert again._watermarks.known.stages == (9,)
-        assert again._watermarks.known.sources["left"].watermark_us == 10
 
 
 @pytest.mark.parametrize(
@@ -123,19 +104,3 @@ def test_an_event_time_survives_a_selection_that_keeps_its_column_only():
 
     assert kept.node.relation.watermark_delay == 2
     assert lost.node.relation.event_time is None
-
-
-def test_a_row_from_far_in_the_future_is_put_aside_and_moves_no_watermark():
-    orders = appends("orders", {"id": pa.int64(), "k": pa.int64(), "t": pa.int64()}, watermark=("t", 0))
-    rates = versioned("rates", {"k": pa.int64(), "rate": pa.int64(), "at": pa.int64()}, keys="k", version_by="at", delay=0)
-    view = orders.temporal_join(rates, on="k", as_of="t", max_watermark_jump=100)
-    pipeline = Pipeline(view, options=StageOptions(on_bad_input="quarantine"))
-    pipeline.step({"orders": [{"id": 1, "k": 1, "t": 10}], "rates": [{"k": 1, "rate": 7, "at": 10}]})
-
-    pipeline.step(
-        {"orders": [{"id": 2, "k": 1, "t": 111}, {"id": 3, "k": 1, "t": 110}], "rates": [{"k": 1, "rate": 8, "at": 109}]}
-    )
-
-    assert pipeline.progress["rejected_rows"] == 1
-    reported = {"largest_us": 110, "watermark_us": 110, "late_rows": 0, "is_idle": False}
-    assert reported.items() <= pipeline.statistics()["source orders"].items()
