@@ -70,22 +70,6 @@ def table(session: Session, text: str) -> list[tuple[Any, ...]]:
     return sorted(tuple(row.values()) for row in made.table().to_pylist())
 
 
-def test_the_same_statements_again_take_only_newer_rows(tmp_path: Path) -> None:
-    order(tmp_path, 1)
-    with opened(tmp_path) as session:
-        session.read(wait_seconds=0.0)
-    assert written(tmp_path) == {("Bob", 1): 1}
-    order(tmp_path, 2)
-    order(tmp_path, 3)
-    with opened(tmp_path) as session:
-        session.read(wait_seconds=0.0)
-        assert table(session, "SELECT * FROM totals") == [("A", 2), ("B", 4)]
-        assert table(session, "SELECT count(*) FROM table(orders)") == [(3,)]
-        assert table(session, "SELECT customer FROM names") == [("a",), ("b",)]
-
-    assert written(tmp_path) == {("Ada", 2): 1, ("Bob", 4): 1}
-
-
 def test_an_epoch_that_a_sink_failed_at_is_written_when_it_is_opened_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -132,19 +116,6 @@ def test_a_killed_process_goes_on_exactly_where_it_was(tmp_path: Path) -> None:
         session.read(wait_seconds=0.0)
 
     assert written(tmp_path) == {("Ada", 0 + 2 + 4 + 6 + 8): 1, ("Bob", 1 + 3 + 5 + 7): 1}
-
-
-def test_a_query_that_reads_what_was_inserted_begins_with_it_and_drop_forgets_it(tmp_path: Path) -> None:
-    with connect(directory=tmp_path) as session:
-        session.sql("CREATE TABLE t (k INT, v INT, PRIMARY KEY (k)); INSERT INTO t VALUES (1, 1); INSERT INTO t VALUES (1, 5)")
-        session.sql("CREATE MATERIALIZED VIEW m AS SELECT sum(v) AS s FROM t")
-        session.sql("DELETE FROM t WHERE k = 1; INSERT INTO t VALUES (2, 7)")
-        assert session.running[0].table().to_pylist() == [{"s": 7}]
-    with connect(directory=tmp_path) as session:
-        session.sql("CREATE TABLE t (k INT, v INT, PRIMARY KEY (k)); CREATE MATERIALIZED VIEW m AS SELECT sum(v) AS s FROM t")
-        assert session.running[0].table().to_pylist() == [{"s": 7}]
-        session.sql("DROP MATERIALIZED VIEW m; CREATE MATERIALIZED VIEW m AS SELECT max(v) AS s FROM t")
-        assert session.running[0].table().to_pylist() == [{"s": 7}]
 
 
 def test_a_name_of_another_text_is_refused(tmp_path: Path) -> None:

@@ -249,20 +249,6 @@ def test_metadata_without_a_primary_key_warn(tmp_path: Path) -> None:
         session.sql(text)
 
 
-def test_a_session_in_memory_reads_every_file_once(tmp_path: Path) -> None:
-    (tmp_path / "1.json").write_text('{"id": 1}\n')
-    with connect(dialect="flink") as session:
-        session.sql(f"CREATE TABLE t (id INT) WITH ('connector' = 'filesystem', 'path' = '{tmp_path}')")
-        running = session.sql("SELECT id FROM t").start()
-        epochs = [session.read(wait_seconds=0.0), session.read(wait_seconds=0.0)]
-        (tmp_path / "2.json").write_text('{"id": 2}\n')
-        epochs.append(session.read(wait_seconds=0.0))
-
-        assert epochs == [1, 0, 1]
-        assert running.table()["id"].to_pylist() == [1, 2]
-        assert session.sql("SELECT id FROM table(t)").table()["id"].to_pylist() == [1, 2]
-
-
 RATES = [
     {"op": "c", "after": {"currency": "EUR", "rate": 110}, "source": {"lsn": 1, "ts_us": 1_704_100_000_000_000}},
     {"op": "u", "after": {"currency": "EUR", "rate": 125}, "source": {"lsn": 2, "ts_us": 1_704_103_600_000_000}},

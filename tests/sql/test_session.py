@@ -34,15 +34,6 @@ def test_a_processing_time_column_has_the_time_of_its_epoch(session: Session) ->
     assert line["_tp_time"] == datetime.datetime(2023, 11, 14, 22, 13, 20, tzinfo=datetime.UTC)
 
 
-def test_a_query_that_starts_later_begins_with_what_its_tables_hold(session: Session) -> None:
-    session.sql("CREATE MUTABLE STREAM t (k string, v int) PRIMARY KEY (k)")
-    session.sql("INSERT INTO t VALUES ('a', 1), ('b', 2); INSERT INTO t VALUES ('a', 3)")
-
-    running = query(session, "SELECT k, v FROM t").start()
-
-    assert sorted(rows(running.changelog())) == [("a", 3, 1), ("b", 2, 1)]
-
-
 def test_a_changelog_stream_deletes_by_its_delta(session: Session) -> None:
     session.sql("CREATE STREAM t (k string, v int) PRIMARY KEY (k) SETTINGS mode='changelog_kv'")
     running = query(session, "SELECT k, v FROM t").start()
@@ -66,18 +57,6 @@ def test_views_represent_their_queries_and_hold_what_they_read(session: Session)
     assert session.catalog.relations() == []
 
 
-def test_a_materialized_view_writes_into_a_table_that_others_read(session: Session) -> None:
-    session.sql("CREATE MUTABLE STREAM t (k string, g string, v int) PRIMARY KEY (k)")
-    session.sql("CREATE MUTABLE STREAM sums (g string, total bigint) PRIMARY KEY (g)")
-    session.sql("CREATE MATERIALIZED VIEW m INTO sums AS SELECT g, sum(v) AS total FROM t GROUP BY g")
-    reader = query(session, "SELECT g, total * 10 AS ten FROM sums").start()
-
-    session.sql("INSERT INTO t VALUES ('a', 'x', 1), ('b', 'x', 2)")
-    session.sql("INSERT INTO t VALUES ('a', 'x', 5)")
-
-    assert rows(reader.table()) == [("x", 70)]
-
-
 def test_insert_select_goes_on_for_streams_and_is_done_at_once_for_stored_rows(session: Session) -> None:
     session.sql("CREATE STREAM s (a int); CREATE STREAM copy (a int); CREATE STREAM once (a int)")
     session.sql("INSERT INTO s VALUES (1); INSERT INTO copy SELECT a + 1 FROM s; INSERT INTO once SELECT a FROM table(s)")
@@ -85,13 +64,6 @@ def test_insert_select_goes_on_for_streams_and_is_done_at_once_for_stored_rows(s
 
     assert sorted(rows(query(session, "SELECT a FROM table(copy)").table())) == [(2,), (6,)]
     assert rows(query(session, "SELECT a FROM table(once)").table()) == [(1,)]
-
-
-def test_a_bounded_query_has_an_order_and_a_limit(session: Session) -> None:
-    session.sql("CREATE STREAM s (a int, b string); INSERT INTO s VALUES (2, 'x'), (NULL, 'y'), (3, 'z')")
-
-    assert rows(query(session, "SELECT b FROM table(s) ORDER BY b DESC LIMIT 2").table()) == [("z",), ("y",)]
-    assert rows(query(session, "SELECT a FROM table(s) ORDER BY a").table()) == [(None,), (2,), (3,)]
 
 
 def test_arrow_tables_are_registered_and_the_fluent_api_goes_on(session: Session) -> None:
@@ -102,14 +74,6 @@ def test_arrow_tables_are_registered_and_the_fluent_api_goes_on(session: Session
     assert rows(made.table()) == [(2, 50)]
     with pytest.raises(OptionError, match="cannot be converted to an Arrow table"):
         session.register("nonsense", 5)
-
-
-def test_computed_columns_are_computed_when_rows_come_in() -> None:
-    with connect(dialect="flink") as session:
-        session.sql("CREATE TABLE t (a INT, b AS a * 2, ts TIMESTAMP(3), WATERMARK FOR ts AS ts - INTERVAL '5' SECOND)")
-        session.sql("INSERT INTO t VALUES (3, TIMESTAMP '2024-01-01 00:00:00')")
-
-        assert rows(query(session, "SELECT a, b FROM t").table()) == [(3, 6)]
 
 
 def test_settings_are_checked_when_they_are_given(session: Session) -> None:
@@ -159,13 +123,6 @@ def test_describe_shows_what_a_table_is_and_why() -> None:
         assert "Select" in str(session.sql("EXPLAIN SELECT k FROM a WHERE k > 'x'")) or "Where" in str(
             session.sql("EXPLAIN SELECT k FROM a WHERE k > 'x'")
         )
-
-
-def test_an_unknown_hint_warns_and_changes_nothing(session: Session) -> None:
-    session.sql("CREATE STREAM s (a int)")
-
-    with pytest.warns(SqlWarning, match="BROADCAST"):
-        session.sql("SELECT /*+ BROADCAST(s) */ a FROM s")
 
 
 @pytest.mark.parametrize(
@@ -261,13 +218,6 @@ def test_a_view_is_shown_as_it_was_made_and_a_temporary_one_is_dropped(session: 
     assert str(session.sql("DROP TEMPORARY VIEW v")) == "v is dropped"
 
 
-@pytest.mark.parametrize("emit", ["PERIODIC 5s", "ON UPDATE", "AFTER WATERMARK"])
-def test_other_ways_to_emit_are_refused_by_name(session: Session, emit: str) -> None:
-    session.sql("CREATE STREAM s (a int)")
-    with pytest.raises(SqlError, match=f"EMIT {emit.split()[0]} is not supported"):
-        session.sql(f"SELECT a FROM s EMIT {emit}")
-
-
 def test_windows_that_grow_hold_a_row_until_they_end(session: Session) -> None:
     session.sql("CREATE TABLE o (id INT, t TIMESTAMP(3))", dialect="flink")
     session.sql(
@@ -277,13 +227,6 @@ def test_windows_that_grow_hold_a_row_until_they_end(session: Session) -> None:
     made = query(session, f"SELECT id, extract(MINUTE FROM window_start), extract(MINUTE FROM window_end) {text}").table()
 
     assert sorted(rows(made)) == [(1, 0, 5), (1, 0, 10), (2, 0, 10)]
-
-
-def test_a_stream_is_cut_into_windows_of_its_own_time(session: Session) -> None:
-    session.sql("CREATE STREAM s (a int); INSERT INTO s (a, _tp_time) VALUES (1, '2024-01-01 00:00:07')")
-
-    made = query(session, "SELECT a, extract(SECOND FROM window_start) AS s FROM tumble(s, 5s)").table()
-    assert rows(made) == [(1, 5)]
 
 
 def test_names_of_types_follow_the_dialect() -> None:
@@ -343,17 +286,6 @@ def test_rows_that_do_not_fit_are_refused_by_column(session: Session) -> None:
     assert query(session, "SELECT k FROM t").table().num_rows == 0
     with pytest.raises(SqlError, match="places that fit an INT"):
         session.sql("SELECT substring('abc', 9223372036854775807, 2) AS s FROM t")
-
-
-def test_a_running_query_is_verified_where_the_session_keeps_the_input() -> None:
-    with connect(keep_inputs=True) as session:
-        session.sql("CREATE TABLE t (k STRING, v INT)")
-        running = query(session, "SELECT k, sum(v) AS total FROM t GROUP BY k").start()
-        session.sql("INSERT INTO t VALUES ('a', 1), ('a', 2); INSERT INTO t VALUES ('b', 3)")
-
-        report = running.verify()
-
-    assert (report.equal, report.expected_rows) == (True, 2)
 
 
 def test_a_null_goes_into_a_column_of_every_type() -> None:

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
@@ -61,20 +60,6 @@ def test_a_query_of_appended_rows_is_written_as_rows_repeats_included(tmp_path: 
     written = tmp_path / "out" / f"epoch-000000000000.{form}"
     rows = pq.read_table(written).to_pylist() if form == "parquet" else written.read_text().splitlines()
     assert rows == ([{"v": "A", "id": 1}] * 2 if form == "parquet" else ['"v","id"', '"A",1', '"A",1'])
-
-
-def test_a_view_in_duckdb_is_kept_equal(tmp_path: Path) -> None:
-    with shop() as session:
-        session.sql(
-            "CREATE TABLE out (customer STRING, revenue BIGINT, PRIMARY KEY (customer) NOT ENFORCED) "
-            f"WITH ('connector'='duckdb', 'path'='{tmp_path}/shop.db')"
-        )
-        session.sql(f"INSERT INTO out {REVENUE}")
-        session.sql("INSERT INTO orders VALUES (1, 'Ada', 30), (2, 'Bob', 5)")
-        session.sql("INSERT INTO orders VALUES (1, 'Ada', 40)")
-
-    with duckdb.connect(str(tmp_path / "shop.db")) as database:
-        assert sorted(database.sql("SELECT customer, revenue FROM out").fetchall()) == [("Ada", 40), ("Bob", 5)]
 
 
 def test_a_sink_prints_the_changes_of_a_view(capsys: pytest.CaptureFixture[str]) -> None:
