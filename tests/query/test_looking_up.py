@@ -154,6 +154,22 @@ class TestParkedRows:
 
 
 class TestTheJournal:
+    def test_an_epoch_that_failed_after_its_fetch_does_not_fetch_again(self, clock, customers, tmp_path, monkeypatch):
+        from zset_join.checkpoint.checkpoint import Checkpoint
+
+        run = Run(
+            appends("orders", ORDERS).lookup_join(customers, on=[("who", "id")], columns=["name"]), clock, tmp_path / "lasting"
+        )
+        run.at(0, orders=[order(1, 7)])
+        with monkeypatch.context() as patch:
+            patch.setattr(Checkpoint, "commit", lambda *_: (_ for _ in ()).throw(OSError("the disk is gone")))
+            with pytest.raises(OSError, match="disk"):
+                run.at(1, orders=[order(2, 8), order(3, 7)])
+        customers.put({"id": 8, "name": "Too late", "limit": 1})
+        run.reopen()
+        assert run.at(2, orders=[order(3, 7), order(2, 8)]) == [((3, 7, 1, 7, "Ada"), 1)]
+        assert len(customers.calls) == 2
+
     def test_it_is_forgotten_once_the_epoch_is_logged(self, clock, customers, tmp_path):
         run = Run(appends("orders", ORDERS).lookup_join(customers, on=[("who", "id")]), clock, tmp_path / "lasting")
         run.at(0, orders=[order(1, 7)])
