@@ -29,10 +29,6 @@ def rows_of(directory: Path, text: str, form: str = "json", *, more: str = "", c
         return [{name: str(value) for name, value in row.items() if value is not None} for row in rows]
 
 
-def test_a_day_of_json_is_read(tmp_path: Path) -> None:
-    assert rows_of(tmp_path, '{"id": 1, "day": "2024-01-02"}\n\n{"id": 2}\n') == [{"id": "1", "day": "2024-01-02"}, {"id": "2"}]
-
-
 @pytest.mark.parametrize("form", ["json", "csv", "parquet"])
 def test_what_an_insert_writes_into_files_is_read_as_the_same_rows(tmp_path: Path, form: str) -> None:
     options = f"'connector' = 'filesystem', 'path' = '{tmp_path}/out', 'format' = '{form}'"

@@ -32,13 +32,15 @@ CREATE TABLE orders (id INT, currency STRING, amount INT, t TIMESTAMP(3), WATERM
 """
 
 
-def test_a_row_meets_the_version_that_was_valid_at_its_time_once_the_watermark_has_passed() -> None:
+@pytest.mark.filterwarnings("ignore:.*has deletes and takes the time of its versions:UserWarning")
+@pytest.mark.parametrize("versioned", ["", "VERSIONED ON at"])
+def test_a_row_meets_the_version_that_was_valid_at_its_time_once_the_watermark_has_passed(versioned: str) -> None:
     with connect(dialect="flink") as session:
         session.sql(RATES)
         running = started(
             session,
             "SELECT o.id, o.amount * r.rate AS total FROM orders AS o "
-            "LEFT JOIN rates FOR SYSTEM_TIME AS OF o.t AS r ON o.currency = r.currency",
+            f"LEFT JOIN rates FOR SYSTEM_TIME AS OF o.t {versioned} AS r ON o.currency = r.currency",
         )
 
         session.sql("INSERT INTO rates VALUES ('EUR', 1.10, TIMESTAMP '2024-01-01 00:00:05')")
@@ -145,24 +147,6 @@ def test_an_external_table_with_the_names_of_the_stream_is_distinguished() -> No
 
         assert rows(running.table()) == [(1, "own", "x")]
         running.stop()
-
-
-@pytest.mark.filterwarnings("ignore:.*has deletes and takes the time of its versions:UserWarning")
-def test_versioned_on_the_column_of_the_watermark_keeps_the_watermark() -> None:
-    with connect(dialect="flink") as session:
-        session.sql(RATES)
-        running = started(
-            session,
-            "SELECT o.id, r.rate FROM orders AS o JOIN rates FOR SYSTEM_TIME AS OF o.t VERSIONED ON at AS r "
-            "ON o.currency = r.currency",
-        )
-
-        session.sql("INSERT INTO rates VALUES ('EUR', 1.10, TIMESTAMP '2024-01-01 00:00:05')")
-        session.sql("INSERT INTO orders VALUES (1, 'EUR', 100, TIMESTAMP '2024-01-01 00:00:07')")
-        assert running.changelog().num_rows == 0
-        session.sql("INSERT INTO rates VALUES ('EUR', 1.20, TIMESTAMP '2024-01-01 00:00:08')")
-
-        assert [(line["id"], str(line["rate"])) for line in running.changelog().to_pylist()] == [(1, "1.10")]
 
 
 def test_versioned_on_another_column_has_no_watermark_and_explains_why() -> None:
