@@ -20,6 +20,35 @@ def counts():
     return appends("x", X).groupBy("x").count()
 
 
+@pytest.mark.parametrize("failing", [0, 1, 2])
+def test_every_output_has_every_epoch_once_after_one_of_them_failed(tmp_path, failing, monkeypatch):
+    seen = []
+
+    def outputs():
+        view, log = DuckDBViewSink(tmp_path / "v.duckdb", "v"), ParquetChangelogSink(tmp_path / "log")
+        return [FunctionSink(lambda epoch, _: seen.append(epoch)), view, log]
+
+    def away(*_, **__):
+        raise OSError("away")
+
+    with Pipeline(counts(), tmp_path / "p", outputs=outputs()) as pipeline:
+        pipeline.step({"x": [{"x": 1}]})
+        monkeypatch.setattr(pipeline._outputs._opened[failing][1].sink, "write", away)
+        for _ in range(2):
+            with pytest.raises(OSError, match="away"):
+                pipeline.step({"x": [{"x": 2}]})
+            assert pipeline.epoch == 2
+    seen_before = [0] if failing == 0 else [0, 1]
+    assert seen == seen_before
+    with Pipeline(counts(), tmp_path / "p", outputs=outputs()) as pipeline:
+        pipeline.step({"x": [{"x": 3}]})
+
+    with duckdb.connect(str(tmp_path / "v.duckdb"), read_only=True) as connection:
+        assert connection.sql("SELECT x, count FROM v ORDER BY x").fetchall() == [(1, 1), (2, 1), (3, 1)]
+    assert read_changelog(tmp_path / "log").sort_by("epoch").column("epoch").to_pylist() == [0, 1, 2]
+    assert seen == [*seen_before, 1, 2]  # a function does not remember over a start what it was given
+
+
 def test_an_output_that_has_epochs_is_refused_in_memory(tmp_path):
     class Used(FunctionSink):
         def last_epoch(self):
