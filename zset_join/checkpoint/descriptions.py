@@ -142,12 +142,6 @@ def what_to_do(stored_plan: Mapping[str, Any], given_plan: Mapping[str, Any] | N
     had, wanted = keep_state_of(stored_plan), keep_state_of(given_plan)
     if had != wanted:
         kept = f'The checkpoint was last run or changed with keep_state="{had}" (inside Spark: keepState); give the same. '
-    elif had == "needed":
-        kept = (
-            'Versions differ in the columns that keep_state="needed" stores: if the query is as it was, keep_state="all" '
-            "(inside Spark: keepState) opens the checkpoint where nothing was left out of it; elsewhere only the version that "
-            "began it does. "
-        )
     else:
         kept = ""
     return (
