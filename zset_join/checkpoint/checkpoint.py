@@ -35,7 +35,14 @@ from typing import Any
 from zset_join.checkpoint.bucket import StageContext
 from zset_join.checkpoint.changed_plans import CHANGED_TO, ChangedPlan, write_changed_plan
 from zset_join.checkpoint.clearing import Clearing
-from zset_join.checkpoint.descriptions import differences, is_of_other_session, is_same_plan, keep_state_of, what_to_do
+from zset_join.checkpoint.descriptions import (
+    differences,
+    is_of_other_session,
+    is_reworded,
+    is_same_plan,
+    keep_state_of,
+    what_to_do,
+)
 from zset_join.checkpoint.files import CHECKPOINT_FORMAT, CheckpointFiles
 from zset_join.checkpoint.owner import Ownership
 from zset_join.checkpoint.reading import (
@@ -382,7 +389,7 @@ class Checkpoint:
         known = int(stored["buckets"])
         if not differing and keep_state_of(stored.get(PLAN_FIELD, plan)) == keep_state_of(plan):
             return known
-        is_same = not differing or is_of_other_session(stored["description"], given)
+        is_same = is_reworded(stored["description"], given) or is_of_other_session(stored["description"], given)
         if is_same and plan is not None and is_same_plan(self._stored_plan(), _as_json(plan)):
             last = read_newest(self.files)  # the description counts for the plan that it names
             of_plan = {} if last is None or last.plan is None else {OF_PLAN: last.plan}

@@ -22,7 +22,7 @@ from typing import Any
 
 from zset_join.core.extras import needed_for
 
-__all__ = ["SESSION", "differences", "is_of_other_session", "is_same_plan", "keep_state_of", "what_to_do"]
+__all__ = ["SESSION", "differences", "is_of_other_session", "is_reworded", "is_same_plan", "keep_state_of", "what_to_do"]
 
 SESSION = "session"
 """Field of a description: the kind of session, where it is no classic one."""
@@ -148,6 +148,12 @@ def what_to_do(stored_plan: Mapping[str, Any], given_plan: Mapping[str, Any] | N
         f"{kept}Start the query as it was; change it in place with zset-join evolve or "
         "Pipeline.evolve(), which keeps the state; or take a new checkpointLocation (in process, a new directory)."
     )
+
+
+def is_reworded(stored: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
+    """Return whether two descriptions differ in lines of `explain` alone, such as the name of the view."""
+    plain, other = ({name: value for name, value in one.items() if not name.startswith(_EXPLAINED)} for one in (stored, given))
+    return plain == other
 
 
 def is_same_plan(stored: Mapping[str, Any], given: Mapping[str, Any]) -> bool:

@@ -17,15 +17,14 @@ from zset_join.runners.spark.rows.baseline import make_start, needs_start
         (False, False, None, False),
         (True, True, None, False),
         (False, True, "cp", True),
-        (False, True, "scratch", True),
     ],
 )
 def test_a_first_epoch_or_what_spark_has_noted_decides(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_timed: bool, is_begun: bool, started_in: str | None, expected: bool
 ) -> None:
-    location, scratch = str(tmp_path / "cp"), str(tmp_path / "scratch")
+    location = str(tmp_path / "cp")
     monkeypatch.setattr(baseline, "has_commits", lambda _: is_begun)
     if started_in is not None:
         make_start(str(tmp_path / started_in))
 
-    assert needs_start(location, scratch, is_timed=is_timed) == expected
+    assert needs_start(location, is_timed=is_timed) == expected
