@@ -126,7 +126,7 @@ class ReferenceJoin:
         if "identical_upsert_churns" in self.bugs:
             for step, side in zip(steps, self.sides, strict=True):
                 lines += self._churn(step, side)
-        if "order_changes_between_asks" in self.bugs and self.answers % 4 == 0:
+        if "order_changes_between_asks" in self.bugs and self.answers % 4 == 1:
             lines = lines[::-1]
         for start in range(0, len(lines), self.chunk_rows):
             if start and "second_chunk_dropped" in self.bugs:
