@@ -347,14 +347,12 @@ class _Run:
         self._check_changelogs(before, what)
 
     def _check_changelogs(self, before: dict[str, Any], what: str) -> None:
-        """Compare the rows before and the changes with the rows after, of views that have the columns of before."""
+        """Compare the rows before and the changes with the rows after; a view of other columns begins with all its rows."""
         after = self._shown()
         for running in self.session.running:
-            changes, schema = running.changelog(), running.table().schema
-            if running.name not in before or before[running.name][0] != schema.names:
-                continue
-            total = Counter(before[running.name][1])
-            for row in changes.to_pylist():
+            columns, rows = before.get(running.name, (None, ()))
+            total = Counter(rows if columns == after[running.name][0] else ())
+            for row in running.changelog().to_pylist():
                 *values, weight = row.values()
                 total[tuple(values)] += weight
             if Counter({row: n for row, n in total.items() if n}) != after[running.name][1]:
@@ -366,7 +364,8 @@ class _Run:
         return [running.pipeline.epoch for running in self.session.running]
 
     def _shown(self) -> dict[str, Any]:
-        return {name: (rows.schema.names, _bag(rows)) for name, rows in self.session.views().items()}
+        """Return the columns and the rows of every view."""
+        return {name: ((rows.schema.names, rows.schema.types), _bag(rows)) for name, rows in self.session.views().items()}
 
     def answer(self, name: str) -> Counter[Any]:
         """Return DuckDB's answer to the text of a view."""

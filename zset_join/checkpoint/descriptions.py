@@ -140,12 +140,9 @@ def keep_state_of(plan: Mapping[str, Any] | None) -> str:
 def what_to_do(stored_plan: Mapping[str, Any], given_plan: Mapping[str, Any] | None) -> str:
     """Return what to do about a query that is not that of its checkpoint."""
     had, wanted = keep_state_of(stored_plan), keep_state_of(given_plan)
-    if had != wanted:
-        kept = f'The checkpoint was last run or changed with keep_state="{had}" (inside Spark: keepState); give the same. '
-    else:
-        kept = ""
+    kept = f'The checkpoint was last run or changed with keep_state="{had}" (inside Spark: keepState); give the same. '
     return (
-        f"{kept}Start the query as it was; change it in place with zset-join evolve or "
+        f"{'' if had == wanted else kept}Start the query as it was; change it in place with zset-join evolve or "
         "Pipeline.evolve(), which keeps the state; or take a new checkpointLocation (in process, a new directory)."
     )
 

@@ -93,10 +93,9 @@ class BucketHistory:
         # A snapshot writes the live rows once; it is due when the log since the last one has at least as many bytes as those
         # rows had then. So each logged byte pays for at most one byte of snapshots.
         least_bytes = max(at_least_bytes, 0 if self.snapshot is None else self.snapshot.live_bytes)
-        if not self.logs or self.log_bytes > least_bytes:
-            return bool(self.logs)
         # Small epochs take longer to absorb than their bytes take to read: their number counts as well.
-        return sum(log.most_epochs for log in self.logs) * _BYTES_PER_EPOCH > max(_LEAST_BYTES_OF_EPOCHS, least_bytes)
+        bytes_of_epochs = sum(log.most_epochs for log in self.logs) * _BYTES_PER_EPOCH
+        return bool(self.logs) and (self.log_bytes > least_bytes or bytes_of_epochs > max(_LEAST_BYTES_OF_EPOCHS, least_bytes))
 
     def file_names(self) -> Iterator[str]:
         """Yield the names of all files."""

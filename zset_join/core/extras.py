@@ -71,5 +71,5 @@ class raising_interrupts(ContextDecorator):  # noqa: N801 - used as a verb; a cl
         pass
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        if kind is RuntimeError and str(error) == "Query interrupted":
+        if isinstance(error, RuntimeError) and str(error) == "Query interrupted":
             raise KeyboardInterrupt from error

@@ -36,7 +36,7 @@ from zset_join.zset import ZSet
 __all__ = ["PLAN_FORMAT", "Feed", "PlanSource", "PlanView", "QueryPlan", "SharedIndex", "StageNode", "StateNode"]
 
 PLAN_FORMAT = 3
-"""Of a plan with several views: a version of the library that supports one view must not read the first of them."""
+"""A plan of another format is not read."""
 
 
 @dataclass(frozen=True, kw_only=True)

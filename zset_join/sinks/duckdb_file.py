@@ -19,7 +19,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from zset_join.core.errors import OptionError, SinkError
@@ -129,8 +129,10 @@ class DuckDBFile:
         except OSError:  # in memory, or without a log
             return
         if self._connection is not None:
-            with suppress(duckdb.Error):  # others read it now, or the next use of the file fails as well
+            try:
                 self._connection.execute("CHECKPOINT")
+            except duckdb.Error as error:  # others read it now, or the next use of the file fails as well
+                _log.info("the log of %s stays as long as it is until the next epoch (%s)", self.path, error)
 
     def _give_back_soon(self) -> None:
         if self._connection is None or self._hold_seconds is None:

@@ -76,9 +76,9 @@ def written_plan(plan: QueryPlan) -> dict[str, Any]:
 
 def described_plan(plan: QueryPlan) -> dict[str, Any]:
     """Return the description of a plan, line by line, so that a message can show the difference."""
-    # Another run may have another bound or `keep_state`, and a baseline that is loaded need not be given again.
+    # Another run may have another bound, and a baseline that is loaded need not be given again.
     unbounded = tuple(replace(source, max_watermark_jump=None, has_baseline=False) for source in plan.sources)
-    explained = replace(plan, sources=unbounded, keep_state="all").explain(buckets=1)
+    explained = replace(plan, sources=unbounded).explain(buckets=1)
     lines = [line for line in explained.splitlines() if not line.startswith(CHANGEABLE)]
     schemas = [f"{source.name}: {_columns(source.relation.schema)}" for source in plan.sources]
     return {f"{_LINE}{number:03}": line for number, line in enumerate([*lines, *schemas])}

@@ -43,7 +43,7 @@ class SavedState:
     watermarks: Mapping[str, int]
     late_rows: Mapping[str, int]
     contents: Mapping[str, ZSet] | None
-    # Rows that a stage held of each, None: unknown; such a source must not come back as an empty one.
+    # Rows that a stage held of each; such a source must not come back as an empty one.
     dropped_sources: Mapping[str, int] = field(default_factory=dict)
 
 

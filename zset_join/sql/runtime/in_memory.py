@@ -351,15 +351,12 @@ class MemoryRuntime(ProcessRuntime):
 
     def _join(self, group: ViewGroup, query: Query) -> None:
         """Let a query that holds what its tables do be answered with others, where there are some like it."""
-        if self._keep_tables or not query.bound.reads & self._fed:
-            for other in self._groups:
-                if other.can_take_over(group):
-                    other.take_over(group, fed=self._fed)
-                    break
-            else:
-                self._groups.append(group)
-        else:
+        may_join = self._keep_tables or not query.bound.reads & self._fed
+        taker = next((one for one in self._groups if may_join and one.can_take_over(group)), None)
+        if taker is None:
             self._groups.append(group)
+        else:
+            taker.take_over(group, fed=self._fed)
         self._hold_once()
 
     def _hold_once(self) -> None:
