@@ -31,6 +31,13 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     os.close(config.stash[_STDERR])
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Refuse ids that differ from process to process: pytest-xdist runs no test where its processes disagree on them."""
+    other = [item.nodeid for item in items if " at 0x" in item.nodeid]
+    if other:
+        raise pytest.UsageError(f"{len(other)} test ids hold an address, give them `ids=`; the first is {other[0]}")
+
+
 @pytest.hookimpl(wrapper=True, trylast=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Light the fuse for one test, unless it has no timeout."""

@@ -163,7 +163,7 @@ DIVIDED = {"a": [4, 4, 4], "b": [2, 0, None]}
             for kind in (pa.large_string(), pa.string_view(), pa.dictionary(pa.int8(), pa.string()))
         ),
     ],
-    ids=str,
+    ids=lambda given: str(given) if isinstance(given, Expression) else None,
 )
 def test_values_of_every_unit_zone_and_layout_are_compared_as_what_they_are(
     condition: Expression, columns: dict[str, Any], expected: list[bool]
