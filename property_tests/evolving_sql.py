@@ -63,7 +63,6 @@ class _View:
 
     @property
     def reads(self) -> set[str]:
-        """Return the views in its text."""
         return set(_VIEW.findall(self.text))
 
 
@@ -108,13 +107,20 @@ def _of_rows(drawn: tuple[Any, ...]) -> str:
             return f"SELECT {', '.join((made | {key: key}).values())} FROM ({_of_rows(rows)}) x GROUP BY {key}"
         case ("join", how, rows, others):
             word, columns = how.removeprefix("left_").upper(), "x.k, coalesce(y.m, x.m) AS m, y.t AS t, x.n"
-            shown = "x.k, x.m, x.t, x.n" if word == "SEMI" else columns
-            return f"SELECT {shown} FROM ({_of_rows(rows)}) x {word} JOIN ({_of_rows(others)}) y ON x.k = y.k"
+            if word == "SEMI":
+                within = f"SELECT 1 FROM {_item(others)} y WHERE y.k = x.k"
+                return f"SELECT x.k, x.m, x.t, x.n FROM {_item(rows)} x WHERE EXISTS ({within})"
+            return f"SELECT {columns} FROM ({_of_rows(rows)}) x {word} JOIN ({_of_rows(others)}) y ON x.k = y.k"
         case ("union", rows, others):
             return f"{_of_rows(rows)} UNION ALL {_of_rows(others)}"
         case ("distinct", rows):
             return f"SELECT DISTINCT k, m, t, n FROM ({_of_rows(rows)}) x"
     raise AssertionError(drawn)
+
+
+def _item(drawn: tuple[Any, ...]) -> str:
+    """Return an item of FROM, a view by its name: then an error names the item that lacks a column."""
+    return drawn[1] if drawn[0] == "view" else f"({_of_rows(drawn)})"
 
 
 class _Run:
@@ -171,10 +177,7 @@ class _Run:
     def step(self) -> None:
         """Change the rows of a table."""
         table = self.draw.choice([*_TABLES])
-        number, key = (
-            self.draw.choice(["n", "n"] if "n" in self.tables[table] else [*self.tables[table]][1:3]),
-            _KEYS.get(table),
-        )
+        number, key = self.draw.choice("n" if "n" in self.tables[table] else [*self.tables[table]][1:3]), _KEYS.get(table)
         statement = self._insert(table)
         if key is not None and self.draw.random() < 0.4:
             condition = f"{self.draw.choice([key, number])} {self.draw.choice(['=', '<', '>'])} {self.draw.randint(0, 5)}"
@@ -187,9 +190,7 @@ class _Run:
 
     def _names(self, shape: str, but: str | None) -> list[str]:
         """Return the views of a shape that do not read one, directly or through others."""
-        return [
-            name for name, view in self.views.items() if view.shape == shape and (but is None or not self._reaches(name, but))
-        ]
+        return [one for one, view in self.views.items() if view.shape == shape and (but is None or not self._reaches(one, but))]
 
     def _reaches(self, name: str, other: str) -> bool:
         return name == other or any(self._reaches(one, other) for one in self.views[name].reads)
@@ -271,13 +272,12 @@ class _Run:
             shape = old.shape if old.shape != "any" and self._readers(name) else None
             view = self._drawn(name, shape, is_materialized=old.is_materialized)
         view = replace(view, before=replace(old, before=None))
-        words = f"ALTER {_word(old)} {name} AS " if kind != "replace" else f"CREATE OR REPLACE {_word(old)} {name} AS "
+        words = f"{'CREATE OR REPLACE' if kind == 'replace' else 'ALTER'} {_word(old)} {name} AS "
         # What a text of before reads may have other columns since.
         codes = _REFUSALS | ({"UNKNOWN_COLUMN"} if kind == "undo" else set())
         return _Change(words + view.text, {**views, name: view}, frozenset(codes))
 
     def _is_gone(self, read: str, reader: str) -> bool:
-        """Return whether a view can no longer be read by another one."""
         return read not in self.views or self._reaches(read, reader)
 
     def _refused(self, name: str) -> _Change:
@@ -335,7 +335,10 @@ class _Run:
             return
         if change.views is None:
             raise LawBrokenError(f"{self.what}: {what}: was to be refused by {set(change.codes)}: {text}")
-        if shown is not None and shown.splitlines()[1:] != text.splitlines()[1:]:
+        listed, done = (shown or "").splitlines()[1:], text.splitlines()[1:]
+        if text.endswith(" is there already"):  # a statement of before, in a directory that was opened again
+            done = [line for line in listed if not line.startswith("view ") or line.endswith(" is unchanged")]
+        if shown is not None and listed != done:
             raise LawBrokenError(f"{self.what}: {what}: listed\n{shown}\nand did\n{text}")
         self.views = change.views
         if change.column is not None:
@@ -408,14 +411,12 @@ class _Run:
                 )
 
     def reopen(self) -> None:
-        """Open the directory again."""
         if self._directory is not None:
             self.session.close()
             self.session = connect(directory=self._directory)
             self.check("opened again")
 
     def close(self) -> None:
-        """End it."""
         self.session.close()
         self.peer.close()
 

@@ -126,11 +126,11 @@ def _with_subquery(draw: Draw, sides: str) -> str:
     outside, number = _outside(draw, sides), scalar(draw, sides)
     return _one(
         draw,
-        f"EXISTS (SELECT 1 FROM rights y WHERE y.rk = {outside} AND y.w > {number})",
-        f"NOT EXISTS (SELECT 1 FROM rights y WHERE y.rk = {outside} AND {number} < 2)",
+        f"{_not(draw)}EXISTS (SELECT 1 FROM rights y WHERE y.rk = {outside} AND {_one(draw, 'y.w', '1')} < {number})",
         f"EXISTS (SELECT 1 FROM rights y JOIN lefts x ON x.k = y.rk WHERE x.id = {outside})",
-        "EXISTS (SELECT 1 FROM rights y WHERE y.w = 1)",
-        "NOT EXISTS (SELECT 1 FROM rights y WHERE y.w = 2)",
+        f"{_not(draw)}EXISTS (SELECT max(y.rid) FROM rights y WHERE y.rk = {outside} GROUP BY y.w)",
+        f"{number} IN (SELECT y.rk FROM rights y WHERE y.w = {outside} GROUP BY y.u, y.rk)",
+        f"{_not(draw)}EXISTS (SELECT 1 FROM rights y WHERE y.w = 1)",
         f"{number} IN (SELECT y.rk FROM rights y WHERE y.w IS NOT NULL)",
         f"{number} IN (SELECT y.rk FROM rights y GROUP BY y.rk HAVING count(*) > 1)",
         f"{number} IN (WITH q AS (SELECT rk FROM rights WHERE w > 0) SELECT rk FROM q)",

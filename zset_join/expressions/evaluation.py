@@ -92,7 +92,7 @@ def result_type(expression: Expression, schemas: Mapping[str, pa.Schema]) -> pa.
     if depth_of(expression) > MOST_OPERATIONS:
         raise PlanError(
             f"an expression has {depth_of(expression)} operations within each other; at most {MOST_OPERATIONS} are evaluated, "
-            "a chain of & or | counting as one. Compute a part of it as a column of a select before.",
+            "a chain of AND or of OR counting as one. Compute a part of it before, as a column of a select or of a subquery.",
             code="EXPRESSION_TOO_DEEP",
         )
     kind: pa.DataType = expression.accept(TypeFinder(schemas))

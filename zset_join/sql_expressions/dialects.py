@@ -357,7 +357,10 @@ def _parsed(statement: Statement, tokens: tuple[Token, ...]) -> exp.Expr:
 def too_deep(statement: Statement) -> SqlError:
     """Return the refusal of a statement with more levels than are read."""
     return SqlError(
-        "the statement is nested too deeply; write parts of it as views.", code="SQL_TOO_DEEP", at=statement.place(0)
+        "the statement is nested too deeply, or a chain of operators other than AND, OR and || is too long. Write parts of it "
+        "as columns of a subquery or a view.",
+        code="SQL_TOO_DEEP",
+        at=statement.place(0),
     )
 
 

@@ -414,7 +414,8 @@ class JoinPlanner:
             ]
             conjuncts = [one for one in conjuncts if one not in taken]
             on = taken
-        near_scope = Scope(self.query.statement, [*joined, item], merged=step.merged, unseen=scope.unseen)
+        later = tuple(one for one in scope.items if one is not item and not any(one is other for other in joined))
+        near_scope = Scope(self.query.statement, [*joined, item], merged=step.merged, unseen=scope.unseen, later=later)
 
         def resolve(column: exp.Column) -> Expression:
             near_item, physical = near_scope.find(column)

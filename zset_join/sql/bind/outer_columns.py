@@ -29,7 +29,7 @@ from zset_join.core.errors import SqlError
 from zset_join.expressions import Expression
 from zset_join.query import View
 from zset_join.sql.bind.scopes import Item, Scope
-from zset_join.sql_expressions.positions import Position, pick
+from zset_join.sql_expressions.positions import position_of
 
 __all__ = ["Brought", "brought_columns", "outer_columns", "seeing_no_outer"]
 
@@ -70,19 +70,50 @@ def brought_columns(conjuncts: Sequence[exp.Expr], seen: Scope, outer: Scope, vi
 
 
 @contextmanager
-def seeing_no_outer(outer: Scope, at: Position) -> Iterator[None]:
-    """Name the reason where a part of a subquery reads a column that only the query around it has."""
+def seeing_no_outer(outer: Scope, subquery: exp.Expr) -> Iterator[None]:
+    """Name the reason where a part of a subquery reads a column that only the query around it has, or lacks."""
     try:
         yield
     except SqlError as error:
-        name = str(error.facts.get("name"))
-        is_table = error.code == "UNKNOWN_TABLE" and outer.item(name) is not None
-        if not is_table and not (error.code == "UNKNOWN_COLUMN" and any(pick(one.columns, name) for one in outer.items)):
+        if error.code not in {"UNKNOWN_TABLE", "UNKNOWN_COLUMN"}:
             raise
-        raise SqlError(
-            f'"{name}" is of the query around this subquery. It is seen in WHERE and ON of a subquery without groups and '
-            "aggregates, not by a query in its FROM or WITH. Join the tables there, group by the key, and compare in WHERE.",
-            code="NOT_OFFERED",
-            at=at,
-            name=name,
-        ) from error
+        place = (error.facts.get("line"), error.facts.get("column"))
+        for column in subquery.find_all(exp.Column):
+            at = position_of(column, outer.statement.text)
+            if at is None or (at.line, at.column) != place or isinstance(column.this, exp.Star):
+                continue
+            if outer.search(column) is None and (not column.table or outer.item(column.table) is None):
+                break
+            # What it lacks is named by itself.
+            outer.find(column)
+            raise SqlError(
+                f'"{column.name}" is of the query around this subquery, {_unseen_in(column, subquery)}',
+                code="NOT_OFFERED",
+                at=at,
+                name=column.name,
+            ) from error
+        raise
+
+
+def _unseen_in(column: exp.Column, subquery: exp.Expr) -> str:
+    """Return why a column of the query around is not seen where it is read, and another way to write it."""
+    select = column.find_ancestor(exp.Select)
+    within = None if select is None else select.find_ancestor(exp.From, exp.Join, exp.CTE, exp.Select)
+    if within is not None and any(within is one for one in subquery.walk()):
+        if isinstance(within, exp.Select):
+            return (
+                "and read two queries further in. Compare with a column of the query between that equals it, or write both "
+                "subqueries as one with a join."
+            )
+        return "and not seen in its FROM and WITH. Select what it is compared with there, and compare in WHERE of the subquery."
+    if select is not None and select.args.get("group") is not None:
+        return (
+            "and not seen by one with groups. Group in a query in FROM, by what is compared with it, and compare in WHERE: "
+            "EXISTS (SELECT 1 FROM (SELECT k, count(*) AS n FROM t GROUP BY k) g WHERE g.k = o.k AND g.n > 1)."
+        )
+    if isinstance(subquery, exp.Subquery):
+        return "and seen in WHERE and beside its aggregates, not within them. Join the tables, and group by the key."
+    return (
+        "and not seen by one that aggregates. An aggregate without groups is one row in any case: compare with its value, as "
+        "in o.v = (SELECT max(t.v) FROM t WHERE t.k = o.k)."
+    )

@@ -64,7 +64,7 @@ class ScalarSubqueries:
         """Return rows with a column for each subquery in some expressions, and what represents which node."""
         replacements: dict[int, Expression] = {}
         for node in [subquery for part in parts for subquery in _subqueries(part) if id(subquery) not in but]:
-            with seeing_no_outer(self.scope, self.query.at(node)):
+            with seeing_no_outer(self.scope, node):
                 view, replacements[id(node)] = self._joined(view, node, f"{prefix} {len(replacements) + 1}")
         return view, replacements
 

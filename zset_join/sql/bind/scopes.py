@@ -99,6 +99,7 @@ class Scope:
     outer: Scope | None = None
     merged: dict[str, Merged] = field(default_factory=dict)
     unseen: tuple[Item, ...] = ()
+    later: tuple[Item, ...] = ()
 
     def item(self, alias: str) -> Item | None:
         return pick({item.alias: item for item in self.items}, alias)
@@ -115,22 +116,11 @@ class Scope:
                 code="NOT_OFFERED",
                 at=at,
             )
-        for other in self.unseen:
+        for other, why in self._hidden():
             if node.table.lower() not in {"", other.alias.lower()} or pick(other.columns, node.name) is None:
                 continue
-            raise SqlError(
-                f'"{node.name}" is of "{other.alias}", the right side of a semi or anti join: in sight in its own ON only.',
-                code="UNKNOWN_COLUMN",
-                at=at,
-                name=node.name,
-            )
-        if node.table and self.item(node.table) is None:
-            raise SqlError(
-                f'there is no "{node.table}" in FROM.{near(node.table, [item.alias for item in self.items])}',
-                code="UNKNOWN_TABLE",
-                at=at,
-                name=node.table,
-            )
+            raise SqlError(f'"{node.name}" is of "{other.alias}", {why}', code="UNKNOWN_COLUMN", at=at, name=node.name)
+        named = self._named(node.table, at) if node.table else None
         times = [
             one for one in self.items if node.name in one.processing_times and node.table.lower() in {"", one.alias.lower()}
         ]
@@ -144,10 +134,27 @@ class Scope:
             )
         names: Iterable[str] = [name for item in self.items for name in item.columns]
         whose = f'"{node.table}" has no column' if node.table else "there is no column"
-        if node.table:
-            item = self.item(node.table)
-            names = item.columns if item is not None else ()
+        if named is not None:
+            names = named.columns
         raise SqlError(f'{whose} "{node.name}".{near(node.name, names)}', code="UNKNOWN_COLUMN", at=at, name=node.name)
+
+    def _hidden(self) -> list[tuple[Item, str]]:
+        """Return the items of FROM that are not in sight here, and the reason."""
+        semi = "the right side of a semi or anti join: in sight in its own ON only."
+        later = "which is joined behind this: in sight from its own ON on. Write the condition there."
+        return [*((one, semi) for one in self.unseen), *((one, later) for one in self.later)]
+
+    def _named(self, alias: str, at: Position | None, *, is_star: bool = False) -> Item:
+        """Return the item of FROM of a name, in sight or not, to name its columns."""
+        item = self.item(alias)
+        hidden = None if item is not None else pick({one.alias: (one, why) for one, why in self._hidden()}, alias)
+        if hidden is not None and not is_star:
+            return hidden[0]
+        if item is None:
+            known = near(alias, [one.alias for one in self.items])
+            why = f'there is no "{alias}" in FROM.{known}' if hidden is None else f'"{alias}" is {hidden[1]}'
+            raise SqlError(why, code="UNKNOWN_TABLE", at=at, name=alias)
+        return item
 
     def search(self, node: exp.Column) -> tuple[Item, str] | None:
         """Return the result of `find`, or None if no item matches."""
@@ -191,15 +198,7 @@ class Scope:
         """Return the columns that `*` or `alias.*` represents, each with the name it shows under."""
         items: Sequence[Item] = self.items
         if alias:
-            item = self.item(alias)
-            if item is None:
-                raise SqlError(
-                    f'there is no "{alias}" in FROM.{near(alias, [one.alias for one in self.items])}',
-                    code="UNKNOWN_TABLE",
-                    at=position_of(node, self.statement.text),
-                    name=alias,
-                )
-            items = [item]
+            items = [self._named(alias, position_of(node, self.statement.text), is_star=True)]
         columns = [] if alias else [(name, merged.tree) for name, merged in self.merged.items()]
         taken = {name for name, _ in columns}
         for item in items:

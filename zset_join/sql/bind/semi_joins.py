@@ -46,7 +46,7 @@ def matched(planner: JoinContext, view: View, scope: Scope, conjunct: exp.Expr) 
             at=at,
         )
     select = argument(node, "query") if isinstance(node, exp.In) else node.this
-    with seeing_no_outer(scope, at):
+    with seeing_no_outer(scope, node):
         return _SemiJoin(planner, scope, node).matched(view, select, "left_anti" if is_negated else "left_semi", planner.ctes)
 
 
@@ -84,15 +84,20 @@ class _SemiJoin:
         planner = self.planner.within(ctes, scope, view)
         outputs: list[exp.Expr]
         # Whether rows are present does not depend on how often.
-        is_plain = isinstance(select, exp.Select) and not any(select.args.get(name) for name in ("group", "having"))
-        is_plain = is_plain and not any(one.find(exp.AggFunc) for one in select.expressions)
-        if is_plain and isinstance(select, exp.Select):
+        keys = _keys_alone(select, is_exists=isinstance(node, exp.Exists))
+        if keys is not None and isinstance(select, exp.Select):
             query.check_clauses(select)
+            warned = len(query.warnings)
             inner_scope, right, rest = planner.plan(select)
-            is_plain = bool(planner.correlated or planner.brought) or not any(one.find(exp.Query) for one in rest)
-        if is_plain:
+            if not (planner.correlated or planner.brought) and (keys or any(one.find(exp.Query) for one in rest)):
+                # Bound whole, it is planned again.
+                keys, query.warnings[warned:] = None, []
+        if keys is not None:
             inner = ScalarBinder(inner_scope.row_column, {"row": right.schema}, query.statement)
             right = where_all(right, map(inner.condition, rest))
+            for key in keys:
+                inner.bind(key)
+            disregard(select.args.get("group"))
             outputs = [one.this if isinstance(one, exp.Alias) else one for one in select.expressions]
             reads = frozenset().union(*(item.reads for item in inner_scope.items))
         else:
@@ -103,9 +108,9 @@ class _SemiJoin:
         scope.items[0].reads = scope.items[0].reads | reads
 
         def resolve(column: exp.Column) -> Expression:
-            if inner_scope.search(column) is not None:
-                return on_side(inner_scope.row_column(column), "right")
-            return outside(column)
+            # What neither has is named as this subquery's.
+            is_outer = inner_scope.search(column) is None and scope.search(column) is not None
+            return outside(column) if is_outer else on_side(inner_scope.row_column(column), "right")
 
         def outside(column: exp.Column) -> Expression:
             return on_side(scope.row_column(column), "left")
@@ -172,6 +177,20 @@ class _SemiJoin:
             return self.matched(kept, second, "left_anti" if isinstance(select, exp.Except) else how, ctes)
         others = self.matched(self.matched(view, again, "left_anti", ctes), second, how, ctes)
         return kept.select(*view.columns).union(others.select(*view.columns))
+
+
+def _keys_alone(select: exp.Expr, *, is_exists: bool) -> list[exp.Expr] | None:
+    """Return the keys of groups that leave open only how often a row is present; None of a query that must be bound whole."""
+    if not isinstance(select, exp.Select) or select.args.get("having"):
+        return None
+    group, listed = select.args.get("group"), [one.unalias() for one in select.expressions]
+    keys: list[exp.Expr] = [] if group is None else argument(group, "expressions")
+    names = {one.alias for one in select.expressions}
+    is_alone = group is None or not any(one for name, one in group.args.items() if name != "expressions")
+    is_alone = is_alone and all(isinstance(key, exp.Column) and (key.table or key.name not in names) for key in keys)
+    if group is not None and not (is_alone and keys and (is_exists or all(one in keys for one in listed))):
+        return None
+    return None if not keys and any(one.find(exp.AggFunc) for one in listed) else keys
 
 
 def of_one_type(left: View, right: View) -> tuple[View, View]:
