@@ -15,6 +15,7 @@ import pytest
 
 from property_tests.profiles import profile_name
 from zset_join import expressions
+from zset_join.core.errors import PlanError
 from zset_join.pipeline import Pipeline, View, appends, changes, versioned
 from zset_join.shapes.version_join import VersionJoinShape
 from zset_join.stages import StateTtl
@@ -36,8 +37,9 @@ class Drawn:
         self.late = draw.choice([None, "join"] if kind in ("eager", "upserted") else [None, "drop", "join"])
         self.live: dict[str, list[tuple[Any, ...]]] = {"l": [], "r": []}
         self.number, self.top = 0, 0
-        left = changes("l", LEFT, weight_column="w", watermark=None if is_behind else ("t", 1))
-        right = changes("r", RIGHT, weight_column="w", watermark=None if is_behind else ("at", 1))
+        marks = (None, None) if is_behind and kind != "eager" else (("t", 1), ("at", 1))
+        left = changes("l", LEFT, weight_column="w", watermark=marks[0])
+        right = changes("r", RIGHT, weight_column="w", watermark=marks[1])
         if not self.left_changes:
             left = appends("l", {name: kind for name, kind in LEFT.items() if name != "w"}, watermark=("t", 1))
         if kind == "upserted":
@@ -52,7 +54,9 @@ class Drawn:
 
     def _view(self, left: View, right: View) -> View:
         draw = self.draw
-        if self.is_behind:  # the rows of another stage: which arrived first is only in the state
+        if self.is_behind and self.kind == "eager":  # the rows of another stage: which arrived first is only in the state
+            left = left.distinct()
+        elif self.is_behind:
             right = right.dedup(keys=["k", "v", "at"], order_by=["at"], keep="first")
         if self.kind in ("dedup", "ending"):
             order, keep, n = draw.choice([["at"], ["at desc"]]), draw.choice(["first", "last"]), draw.choice([1, 2])
@@ -124,11 +128,16 @@ def test_a_right_view_over_sources_is_called_right_and_every_row_is_judged(kind:
         assert found.unjudged_rows == 0
 
 
-@pytest.mark.parametrize("kind", ["dedup", "as_of", "ending"])
+@pytest.mark.parametrize("kind", ["dedup", "as_of", "eager", "ending"])
 @pytest.mark.parametrize("has_ties", [True, False])
 def test_behind_another_stage_or_where_rows_end_only_those_of_a_tie_stay_unjudged(kind: str, has_ties: bool) -> None:
     for seed in range(CASES[profile_name()]):
-        found = Drawn(kind, seed, is_behind=kind != "ending", has_ties=has_ties).run().verify()
+        pipeline = Drawn(kind, seed, is_behind=kind != "ending", has_ties=has_ties).run()
+        if kind == "eager" and pipeline.progress.get("late_changes_total"):
+            with pytest.raises(PlanError, match="came too late to be applied"):
+                pipeline.verify()
+            continue
+        found = pipeline.verify()
 
         assert found.equal, (seed, str(found))
         assert has_ties or found.unjudged_rows == 0
@@ -161,16 +170,6 @@ def test_a_right_view_is_called_right_once_an_idle_timeout_has_moved_a_watermark
     early, late = pa.array([10, 30], pa.int32() if pa.types.is_date(kind) else pa.int64()).cast(kind).to_pylist()
     pipeline.step({"r": [{"id": 1, "at": early}]}, processing_time=1_000_000_000)
     pipeline.step({"l": [{"id": 1, "t": late}]}, processing_time=1_012_000_000)
-
-    assert len(pipeline.view()) == 1
-    assert pipeline.verify().equal
-
-
-def test_a_right_view_is_called_right_where_a_filtered_row_has_moved_the_watermark() -> None:
-    left = appends("l", {"id": pa.int64(), "t": pa.int64()}, watermark=("t", 10)).where(expressions.col("id") < 5)
-    right = versioned("r", {"id": pa.int64(), "at": pa.int64()}, keys="id", version_by="at", delay=10)
-    pipeline = Pipeline(left.temporal_join(right, on="id", as_of="t"), keep_inputs=True)
-    pipeline.step({"l": [{"id": 1, "t": 5}, {"id": 9, "t": 100}], "r": [{"id": 1, "at": 1}, {"id": 2, "at": 100}]})
 
     assert len(pipeline.view()) == 1
     assert pipeline.verify().equal

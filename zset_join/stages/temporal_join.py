@@ -277,10 +277,12 @@ def _temporal(stage: TemporalJoinStage, inputs: Sequence[BatchTable], scope: Bat
 
 
 def _untimed(stage: TemporalJoinStage, left: BatchTable, right: BatchTable, scope: BatchScope) -> list[str]:
-    """Return the tables `versions` and `lefts` where arrival times are unknown: none was late."""
+    """Return the tables `versions` and `lefts` where arrival times are unknown: no change was late."""
     emit, mark = stage.options.emit, scope.times.watermark_us
-    why = None
-    if emit == "once":
+    why, late = None, sorted(scope.times.late_inputs)
+    if late:
+        why = f'changes of "{late[0]}" came too late to be applied, and only the state has which'
+    elif emit == "once":
         why = 'the state at the arrival of each row, which with emit="once" decides, is only in the state'
     elif stage.right.mode == "upsert" and right.history is None:
         why = f'the versions of "{stage.right.name}" are upserts by key, and only the newest of each is known'

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
+from zset_join.checkpoint.record import LATE_CHANGES_TOTAL
 from zset_join.checkpoint.row_history import RowHistory
 from zset_join.core.notebook import html_progress
 from zset_join.core.progress_line import progress_line
@@ -96,8 +97,9 @@ class PipelineQuestions:
         if not self.epoch:
             return lambda: Verification(equal=True, epoch=None, expected_rows=0, actual_rows=0, different_rows=0)
         plan, watermarks, epoch = one_view(self.plan, view), self._watermarks.known.stages, self.epoch - 1
+        late = frozenset(self.progress.get(LATE_CHANGES_TOTAL, ()))
         times = [
-            BatchTimes(watermark_us=watermarks[number], processing_time_us=self._processing_time_us)
+            BatchTimes(watermark_us=watermarks[number], processing_time_us=self._processing_time_us, late_inputs=late)
             for number in self.plan.stages_of(plan.name)
         ]
         marks = marks_by_stage(self._watermarks, history, self.plan, plan.name)

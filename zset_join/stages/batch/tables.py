@@ -43,6 +43,7 @@ class BatchTimes:
 
     watermark_us: int | None = None  # of the stage
     processing_time_us: int | None = None  # of the last epoch
+    late_inputs: frozenset[str] = frozenset()  # by relation or source: changes came too late, and were not applied
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,8 +3,9 @@
 Window functions over all pairs of equal keys: no index and no order is used, so a mistake of the engine's is not
 made twice. What is late, and what was known when a row was released or, in eager mode, was past correction, is computed from
 the epochs in which rows arrived and went, where both inputs come straight from sources whose changes are all known; behind
-others nothing counts as late. Arrival, which breaks ties, is that of the copies that are left: a retraction takes the oldest.
-Behind other stages only the state has it, and the tied queries select the rows among which it decides.
+others nothing counts as late, and a temporal join that has counted late changes there is refused. Arrival, which breaks ties,
+is that of the copies that are left: a retraction takes the oldest. Behind other stages only the state has it, and the tied
+queries select the rows among which it decides.
 """
 
 # ruff: noqa: S608 - names cannot be parameters of a statement; columns are c0, c1, ... here, and expressions are quoted by

@@ -17,7 +17,7 @@ come from sources whose changes are all known, every one of them (`BatchTable.hi
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from zset_join.changelog.formats import IMAGE
@@ -116,10 +116,14 @@ def batch_parts(
 ) -> BatchView:
     """Return the view of a plan as a batch query, over a table per source and `EPOCHS`."""
     writer = _Writer(plan, dialect, prefix, forms or {})
+    named = [
+        {*(one.relation.name for one in node.stage.inputs), *(str(feed.origin) for one in node.feeds for feed in one)}
+        for node in plan.nodes
+    ]
     scopes = [
         BatchScope(
             dialect=dialect,
-            times=times[node.number],
+            times=replace(times[node.number], late_inputs=times[node.number].late_inputs & named[node.number]),
             epochs=prefix + EPOCHS,
             has_all_epochs=has_all_epochs,
             marks=marks_name(node.number, prefix) if node.number in marked else None,

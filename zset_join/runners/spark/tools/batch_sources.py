@@ -19,7 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.checkpoint.log import read_log
-from zset_join.checkpoint.record import BucketHistory
+from zset_join.checkpoint.record import LATE_CHANGES_TOTAL, BucketHistory
 from zset_join.core.errors import OptionError
 from zset_join.core.relation import Relation
 from zset_join.plan.query_plan import QueryPlan
@@ -163,7 +163,8 @@ class ViewTables:
         if last is None:
             return BatchTimes()
         mark = last.watermarks.get(stage_watermark(planned.name))
-        return BatchTimes(watermark_us=mark, processing_time_us=last.processing_time_us)
+        late = frozenset(last.progress.get(LATE_CHANGES_TOTAL, ()))
+        return BatchTimes(watermark_us=mark, processing_time_us=last.processing_time_us, late_inputs=late)
 
     def _has_marks(self, planned: PlannedStage, plan: QueryPlan) -> bool:
         """Return whether the watermarks of a stage matter, and its log has them all."""
