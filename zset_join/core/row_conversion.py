@@ -63,13 +63,25 @@ def take_rows(rows: pa.RecordBatch, positions: npt.NDArray[np.int64]) -> pa.Reco
 
 
 def rows_having(rows: pa.RecordBatch | pa.Table, values: Mapping[str, Any]) -> pa.Array:
-    """Return which rows have the given values, as booleans; None finds NULL."""
+    """Return which rows have the given values, as booleans; None finds NULL, and NaN itself."""
     mask = pa.repeat(pa.scalar(True), rows.num_rows)
     for name, value in values.items():
         column = rows.column(name)
-        same = pc.is_null(column) if value is None else pc.equal(column, pa.scalar(value, column.type))
-        mask = pc.and_(mask, pc.fill_null(same.combine_chunks() if isinstance(same, pa.ChunkedArray) else same, False))
+        same = _same(column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column, value)
+        mask = pc.and_(mask, pc.fill_null(same, False))
     return mask
+
+
+def _same(column: pa.Array, value: Any) -> pa.Array:
+    if value is None:
+        return pc.is_null(column)
+    if pt.is_nested(column.type):
+        return pa.array([one == value for one in column.to_pylist()], pa.bool_())
+    kind = pa.float64() if pt.is_floating(column.type) else storage_type(column.type)
+    wanted = (value if isinstance(value, pa.Scalar) else pa.scalar(value, column.type)).cast(kind)
+    if pt.is_floating(kind) and np.isnan(wanted.as_py()):
+        return pc.is_nan(column.cast(kind))
+    return pc.equal(column.cast(kind), wanted)
 
 
 def conform(rows: pa.RecordBatch, relation: Relation) -> pa.RecordBatch:

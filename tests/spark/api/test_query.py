@@ -68,7 +68,7 @@ def test_a_left_join_follows_inserts_updates_key_moves_and_deletes_and_explains_
     assert rows == [[((10, 1, "pen", "Ann"), 1)], [((10, 1, "pen", "Ann"), -1), ((20, 1, "pen", "Bob"), 1)]]
     assert [change.stream for change in history.events[0].changes] == ["orders", "customers"]
     assert history.is_complete
-    with pytest.raises(OptionError, match="the output has no column"):
+    with pytest.raises(OptionError, match="its columns are"):
         query.explain_row({"ts": 1})
 
 

@@ -10,14 +10,12 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from property_tests.batch_views import VIEWS, ran
-from zset_join import Relation
 from zset_join.pipeline import Pipeline
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.runners.local.history import InputHistory
 from zset_join.runners.local.verification import _changes_of, _connection, _register
 from zset_join.runners.spark.planning.job_settings import job_settings
 from zset_join.runners.spark.tools.batch_tables import BatchTables, table_prefix
-from zset_join.stages import JoinStage
 from zset_join.tools.batch import DUCKDB, EPOCHS, SPARK, BatchTimes, batch_parts, one_statement, source_name
 
 ALIKE = {"inner", "right", "left_semi", "everything"}
@@ -77,17 +75,3 @@ def test_every_kind_of_stage_is_to_spark_what_it_is_to_duckdb(spark: SparkSessio
             found += sums.where("weight <> 0").collect()
 
     assert found == []
-
-
-def test_a_computed_key_is_compared_and_not_shown(spark: SparkSession) -> None:
-    key = pa.field("__key_0", pa.string())
-    one = Relation(name="l", schema=pa.schema([("id", pa.int64()), key]), join_key=("__key_0",), mode="changelog")
-    other = Relation(name="r", schema=pa.schema([("name", pa.string()), key]), join_key=("__key_0",), mode="changelog")
-    stage = JoinStage(left=one, right=other, how="left", hidden=(("__key_0",), ("__key_0",)))
-    ids = spark.createDataFrame([("a", 1), ("b", 2)], "__key_0 string, id long")
-    names = spark.createDataFrame([("Ada", "a"), ("Ada", "a")], "name string, __key_0 string")
-
-    with BatchTables(spark, {}) as tables:
-        made = tables.rows_of(stage, [ids, names])
-
-    assert sorted(map(tuple, made.collect())) == [(1, "Ada"), (1, "Ada"), (2, None)]

@@ -70,7 +70,7 @@ def check_ends(query: Any) -> None:
 
     assert [(event.epoch, [weight for _, weight in event.emitted]) for event in gone.events] == [(0, [1]), (1, [-1])]
     assert [(change.stream, change.row["sku"]) for change in gone.events[0].changes] == [("orders", 1), ("prices", 1)]
-    assert gone.events[1].time == "rows expired (state_ttl): their time had passed"
+    assert gone.events[1].time == "rows expired (state_ttl): the watermark had passed their time"
     assert gone.live_rows == ()
     assert [row["price"] for row, _ in padded.events[1].emitted] == [30, None]
     assert len(query.explain_row({"order_id": 101}).live_rows) == 1
@@ -103,4 +103,4 @@ def test_rows_of_a_snapshot_end_at_their_time_in_an_explanation(sources: tuple[S
 
     assert not history.is_complete
     assert [[weight for _, weight in event.emitted] for event in history.events] == [[1], [-1]]
-    assert history.events[1].time == "rows expired (state_ttl): their time had passed"
+    assert history.events[1].time == "rows expired (state_ttl): the watermark had passed their time"

@@ -5,10 +5,10 @@ which each would have been enough. So it works for every kind of stage, and the 
 second opinion about it. Of several rows of which each would have moved a watermark far enough none is listed: time is the
 cause.
 
-How: everything that arrived is replayed through an empty pipeline in memory. In an epoch that changed rows requested, changes
-are omitted, half of them at a time; a half that makes no difference is left, another one is halved again. Where only both
-halves together make one, each is halved without the other. Recorded external rows and watermarks are used where there are any:
-a row that moved a watermark is no cause of what the watermark released.
+How: epochs are replayed in order (`ReplayedEpoch`), those of a pipeline from the first one on. In an epoch that changed rows
+requested, changes are omitted, half of them at a time; a half that makes no difference is left, another one is halved again.
+Where only both halves together make one, each is halved without the other. Recorded external rows and watermarks are used where
+there are any: a row that moved a watermark is no cause of what the watermark released.
 
 Cost: a replay of all epochs, and about 2 k log n answers for k causes among n changes of an epoch, 2 n where each of n would
 have been enough. Changes that undo each other within one epoch (the same row in and out) are no cause.
@@ -17,14 +17,17 @@ have been enough. Changes that undo each other within one epoch (the same row in
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from zset_join.checkpoint.row_history import InputChange, RowEvent, RowHistory
+from zset_join.checkpoint.row_history import InputChange, Row, RowEvent, RowHistory, requested_values
 from zset_join.core.errors import BadInputError, OptionError, StateError
+from zset_join.core.row_conversion import rows_having, take_rows
 from zset_join.core.shown_values import counted, shown_names, shown_rows
 from zset_join.core.tick import Tick
 from zset_join.plan.query_plan import QueryPlan
@@ -35,57 +38,112 @@ from zset_join.runners.local.stage_states import MemoryStates
 from zset_join.runners.local.watermarks import KnownTimes, Watermarks
 from zset_join.stages.effect import EffectStage
 from zset_join.stages.expiring import ExpiringStage
-from zset_join.stages.stage import StageOptions
+from zset_join.stages.stage import Stage, StageOptions
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import DurableOperator
 
-__all__ = ["explain_row"]
+__all__ = ["FoundRows", "ReplayedEpoch", "explain_row", "found_rows", "input_change", "rows_with", "time_cause"]
 
 _WAITING = ("current_versions", "lookup_join", "temporal_join")
-_Change = tuple[str, int]
-_Rows = list[tuple[dict[str, Any], int]]
+_Change = tuple[str | int, int]  # an input, and the place of a row in its changes
+_Rows = list[tuple[Row, int]]
+Wanted = Callable[[int, ZSet], npt.NDArray[np.bool_]]
+"""Returns which rows of the answer to an epoch are requested."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayedEpoch:
+    """An epoch in the state before it, that can be answered without some of its changes."""
+
+    epoch: int
+    changes: Mapping[Any, ZSet]  # by input
+    answered: ZSet
+    answer: Callable[[Mapping[Any, ZSet], bool], ZSet]  # given other changes; and whether time moves as it did with all
+    time_cause: Callable[[], str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoundRows:
+    """Rows requested that an epoch emitted, and the changes without which they had come out otherwise."""
+
+    epoch: ReplayedEpoch
+    emitted: _Rows
+    causes: Sequence[_Change]
 
 
 def explain_row(
     plan: QueryPlan, history: Iterable[PastEpoch], options: StageOptions, row: Mapping[str, Any], *, most_changes: int
 ) -> RowHistory:
     """Return how the rows with given values came and went."""
-    unknown = [name for name in row if name not in plan.output.schema.names]
-    if unknown or not row:
-        raise OptionError(
-            f"explain_row({dict(row)!r}): name columns of the view, with values; its columns are {plan.output.schema.names}.",
-            code="ROW_QUESTION",
-            columns=unknown,
-        )
+    wanted = rows_with(requested_values(plan.output.schema, row))
+    events = []
+    for found in found_rows(_replayed(plan, history, options), wanted, row, most_changes=most_changes):
+        changes = tuple(input_change(str(name), found.epoch.changes[name], at) for name, at in found.causes)
+        time = "" if changes else found.epoch.time_cause()
+        events.append(RowEvent(found.epoch.epoch, tuple(found.emitted), changes, time=time))
+    return RowHistory(row, tuple(events), is_complete=True)
+
+
+def rows_with(values: Mapping[str, Any]) -> Wanted:
+    """Return what selects the rows with given values."""
+    return lambda _, delta: rows_having(delta.rows, values).to_numpy(zero_copy_only=False)
+
+
+def found_rows(
+    epochs: Iterable[ReplayedEpoch], wanted: Wanted, row: Mapping[str, Any], *, most_changes: int
+) -> Iterator[FoundRows]:
+    """Yield the epochs that emitted rows requested, with what made them."""
+    for one in epochs:
+        emitted = _matching(one.epoch, one.answered, wanted)
+        if emitted:
+            causes = _Causes(past=one, wanted=wanted, row=row, emitted=emitted, most_changes=most_changes).find()
+            yield FoundRows(epoch=one, emitted=emitted, causes=causes)
+
+
+def input_change(name: str, delta: ZSet, at: int) -> InputChange:
+    row = delta.rows.slice(at, 1)
+    return InputChange(name, shown_rows(row.select(shown_names(row.schema.names)))[0], int(delta.weights[at]))
+
+
+def time_cause(stages: Iterable[Stage], processing_time_us: int | None) -> str:
+    """Return the effect of time on rows that no change of the epoch explains."""
+    kinds, waits = set[bool](), False
+    for stage in stages:
+        if isinstance(stage, ExpiringStage):
+            kinds |= {ttl.by_event_time for ttl in stage.ttls if ttl is not None}
+        else:
+            waits |= stage.kind in _WAITING
+    if waits or len(kinds) != 1:
+        return "a time that rows waited for was reached"
+    if kinds == {True}:
+        return "rows expired (state_ttl): the watermark had passed their time"
+    moment = datetime.datetime.fromtimestamp((processing_time_us or 0) / 1_000_000, datetime.UTC)
+    return f"rows expired (state_ttl) at {moment.isoformat()}"
+
+
+def _replayed(plan: QueryPlan, history: Iterable[PastEpoch], options: StageOptions) -> Iterator[ReplayedEpoch]:
+    """Yield the epochs of a pipeline; when the next one is requested, this one is folded in."""
     watermarks, states = _PastWatermarks(plan), _PastStates(plan, options)
     engine = Engine(plan, watermarks)
-    events = []
+    stages = [node.stage for node in plan.nodes]
     try:
         for past in history:
             watermarks.past = states.past = past
             answered = engine.answer(states, past.epoch, past.deltas, past.processing_time_us)
-            emitted = _matching(answered.delta, row)
-            if emitted:
-                causes = _Causes(
-                    engine=engine,
-                    watermarks=watermarks,
-                    states=states,
-                    past=past,
-                    row=row,
-                    emitted=emitted,
-                    times=answered.times,
-                    most_changes=most_changes,
-                ).find()
-                explained = tuple(_input_change(past, cause) for cause in causes)
-                events.append(
-                    RowEvent(past.epoch, tuple(emitted), explained, time="" if explained else _time_cause(plan, past))
-                )
+            others = _Answers(engine, states, watermarks, past, answered.times)
+            yield ReplayedEpoch(
+                epoch=past.epoch,
+                changes=past.deltas,
+                answered=answered.delta,
+                answer=others,
+                time_cause=partial(time_cause, stages, past.processing_time_us),
+            )
+            if others.count:
                 answered = engine.answer(states, past.epoch, past.deltas, past.processing_time_us)
             states.absorb(answered.requested)
             engine.take(answered)
     finally:
         states.close()
-    return RowHistory(row, tuple(events), is_complete=True)
 
 
 class _PastWatermarks(Watermarks):
@@ -115,21 +173,38 @@ class _PastStates(MemoryStates):
         return [*fed, fetched.get(number, ZSet.empty(operator.inputs[-1].schema))]
 
 
+@dataclass
+class _Answers:
+    """Answer an epoch of a pipeline with other changes."""
+
+    engine: Engine
+    states: MemoryStates
+    watermarks: _PastWatermarks
+    past: PastEpoch
+    times: KnownTimes
+    count: int = 0
+
+    def __call__(self, changes: Mapping[Any, ZSet], is_held: bool) -> ZSet:
+        self.count += 1
+        self.watermarks.held = self.times if is_held else None
+        try:
+            return self.engine.answer(self.states, self.past.epoch, changes, self.past.processing_time_us).delta
+        finally:
+            self.watermarks.held = None
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Causes:
     """Find the changes of one epoch without which the rows requested come out otherwise."""
 
-    engine: Engine
-    watermarks: _PastWatermarks
-    states: MemoryStates
-    past: PastEpoch
+    past: ReplayedEpoch
+    wanted: Wanted
     row: Mapping[str, Any]
     emitted: _Rows
-    times: KnownTimes
     most_changes: int
 
     def find(self) -> list[_Change]:
-        changes = [(name, at) for name, delta in self.past.deltas.items() for at in range(len(delta))]
+        changes = [(name, at) for name, delta in self.past.changes.items() for at in range(len(delta))]
         causes: list[_Change] = []
         waiting: list[tuple[list[_Change], list[_Change]]] = []  # changes that matter where others are omitted as well
         if changes and self._matters(changes):
@@ -156,50 +231,23 @@ class _Causes:
 
     def _matters(self, left_out: Sequence[_Change], *, is_held: bool = False) -> bool:
         """Return whether the rows come out otherwise without some changes; `is_held`: the watermarks are moved all the same."""
-        past = self.past
         deltas = {
             name: without(delta, np.array([at for one, at in left_out if one == name], np.int64))
-            for name, delta in past.deltas.items()
+            for name, delta in self.past.changes.items()
         }
-        self.watermarks.held = self.times if is_held else None
         try:
-            answered = self.engine.answer(self.states, past.epoch, deltas, past.processing_time_us)
+            answered = self.past.answer(deltas, is_held)
         except BadInputError:
             return True
         except StateError as error:
             if error.code != "KEY_NOT_FETCHED":
                 raise
             return True  # without these changes another key would have been requested
-        finally:
-            self.watermarks.held = None
-        return _matching(answered.delta, self.row) != self.emitted
+        return _matching(self.past.epoch, answered, self.wanted) != self.emitted
 
 
-def _matching(delta: ZSet, row: Mapping[str, Any]) -> _Rows:
-    rows = list(zip(shown_rows(delta.rows), delta.weights.tolist(), strict=True))
-    rows = [(one, weight) for one, weight in rows if all(_is_same(one[name], value) for name, value in row.items())]
-    return sorted(rows, key=lambda line: (line[1], repr(line[0])))
-
-
-def _is_same(one: Any, other: Any) -> bool:
-    return bool(one == other) or (one != one and other != other)
-
-
-def _time_cause(plan: QueryPlan, past: PastEpoch) -> str:
-    """Return the effect of time on rows that no change of the epoch explains."""
-    lives = [ttl for node in plan.nodes if isinstance(node.stage, ExpiringStage) for ttl in node.stage.ttls if ttl is not None]
-    kinds = {ttl.by_event_time for ttl in lives}
-    waits = any(not isinstance(node.stage, ExpiringStage) and node.stage.kind in _WAITING for node in plan.nodes)
-    if waits or len(kinds) != 1:
-        return "a time that rows waited for was reached"
-    if kinds == {True}:
-        return "rows expired (state_ttl): the watermark had passed their time"
-    moment = datetime.datetime.fromtimestamp((past.processing_time_us or 0) / 1_000_000, datetime.UTC)
-    return f"rows expired (state_ttl) at {moment.isoformat()}"
-
-
-def _input_change(past: PastEpoch, cause: _Change) -> InputChange:
-    name, at = cause
-    delta = past.deltas[name]
-    row = delta.rows.slice(at, 1)
-    return InputChange(name, shown_rows(row.select(shown_names(row.schema.names)))[0], int(delta.weights[at]))
+def _matching(epoch: int, delta: ZSet, wanted: Wanted) -> _Rows:
+    """Return the rows requested with their weights, retractions first."""
+    chosen = np.flatnonzero(wanted(epoch, delta))
+    rows = shown_rows(take_rows(delta.rows, chosen))
+    return sorted(zip(rows, delta.weights[chosen].tolist(), strict=True), key=lambda line: (line[1], repr(line[0])))

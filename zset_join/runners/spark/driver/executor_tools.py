@@ -39,7 +39,7 @@ class ExecutorTools:
         return verify(self._runner.query, self._runner, given=given, **options)
 
     def explain_row(self, row: Mapping[str, Any], *, most_rows: int) -> RowHistory:
-        from zset_join.runners.spark.tools.row_explaining import explain_row
+        from zset_join.runners.spark.tools.logged_stages import explain_row
 
         return explain_row(self._runner.query, self._runner, row, most_rows=most_rows)
 

@@ -6,7 +6,7 @@ planned. A union is no stage: several stages feed one input, or the output.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from pyspark.sql import SparkSession
@@ -15,9 +15,8 @@ from zset_join.core.relation import Relation
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.runners.spark.planning.stages import PlannedStage, Stream
 from zset_join.stages import Stage
-from zset_join.stages.stage import EquiJoin
 
-__all__ = ["Placed", "ends_of", "feeding", "forwards_rows", "join_in", "kept_by", "visible_columns_of"]
+__all__ = ["Placed", "ends_of", "forwards_rows", "visible_columns_of"]
 
 _FORWARDING = frozenset({"latest", "route", "unchanged"})
 
@@ -47,25 +46,9 @@ def ends_of(planned_stages: Sequence[PlannedStage]) -> list[PlannedStage]:
     return [one for one in planned_stages if one.target is None]
 
 
-def feeding(planned_stages: Sequence[PlannedStage], number: int, side: int) -> list[PlannedStage]:
-    """Return the stages whose rows are an input of a stage; none where that is a stream."""
-    return [one for one in planned_stages if (one.target, one.side) == (number, side)]
-
-
 def forwards_rows(stage: Stage) -> bool:
     """Return whether the answer of a stage is the table of its input, which is the only one."""
     return stage.kind in _FORWARDING
-
-
-def join_in(stage: Stage) -> EquiJoin | None:
-    """Return the join that a stage is, or around which it ends rows by time; None where there is none."""
-    return stage.without_expiry.equi_join
-
-
-def kept_by(stage: Stage) -> Mapping[str, str]:
-    """Return the columns a stage of one input leaves unchanged and by which its output rows map to input rows."""
-    names = stage.output.schema.names if forwards_rows(stage) else stage.output_key.bucketed_by
-    return {name: name for name in names}
 
 
 def visible_columns_of(stream: Stream) -> list[str]:

@@ -10,7 +10,7 @@ Cost: one pass over the snapshots and logs of each first stage; one more over th
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession, Window
@@ -22,15 +22,14 @@ from zset_join.checkpoint.log import read_log
 from zset_join.checkpoint.record import LATE_CHANGES_TOTAL, BucketHistory
 from zset_join.core.errors import OptionError
 from zset_join.core.relation import Relation
-from zset_join.plan.query_plan import QueryPlan
+from zset_join.plan.query_plan import Feed, PlanSource, QueryPlan
 from zset_join.runners.common.event_clock import stage_watermark
 from zset_join.runners.spark.planning.placed import Placed, visible_columns_of
 from zset_join.runners.spark.planning.stages import PlannedStage
 from zset_join.runners.spark.rows.names import column_named
 from zset_join.runners.spark.rows.schemas import spark_schema
 from zset_join.runners.spark.tools.batch_tables import BatchTables, aligned, table_prefix
-from zset_join.runners.spark.tools.logged_changes import changes_of_input, has_snapshot, stage_histories
-from zset_join.runners.spark.tools.sampling import Sample
+from zset_join.runners.spark.tools.logged_stages import changes_of_input, has_snapshot, stage_histories
 from zset_join.shapes.latest import TRUNCATE
 from zset_join.stages import TemporalJoinStage
 from zset_join.tools.batch import (
@@ -45,7 +44,7 @@ from zset_join.tools.batch import (
     source_name,
 )
 
-__all__ = ["BatchSource", "ViewTables", "filled_table", "given_source", "own_source", "sources_of"]
+__all__ = ["BatchSource", "ViewTables", "filled_table", "given_source", "own_source", "plan_of_places", "sources_of"]
 
 _TICKS = pa.schema([(name, pa.int64()) for name in ("e", "t", "before", "mark")])
 _MARKS = pa.schema([(name, pa.int64()) for name in ("e", "before", "mark")])
@@ -58,6 +57,27 @@ class BatchSource:
     form: SourceForm
     table: DataFrame = field(repr=False)
     basis: str
+
+
+def plan_of_places(plan: QueryPlan) -> QueryPlan:
+    """Return a plan in which every input of a stage that sources feed has a source of its own, whose rows are those logged."""
+    sources: list[PlanSource] = []
+    nodes = []
+    taken: set[str] = set()
+    for node in plan.nodes:
+        feeds = []
+        for given, fed in zip(node.stage.inputs, node.feeds, strict=True):
+            stages = tuple(feed for feed in fed if not isinstance(feed.origin, str))
+            if len(stages) < len(fed):
+                name, number = given.relation.name, 2
+                while name in taken:
+                    name, number = f"{given.relation.name}_{number}", number + 1
+                taken.add(name)
+                sources.append(PlanSource(relation=replace(given.relation, name=name)))
+                stages = (Feed(name), *stages)
+            feeds.append(stages)
+        nodes.append(replace(node, feeds=tuple(feeds)))
+    return replace(plan, sources=tuple(sources), nodes=tuple(nodes))
 
 
 def sources_of(plan: QueryPlan, planned_stages: Sequence[PlannedStage]) -> Iterator[tuple[str, PlannedStage, int]]:
@@ -127,11 +147,9 @@ class ViewTables:
         sources: Mapping[str, BatchSource],
         *,
         checkpoint: Checkpoint | None = None,
-        chosen: Sample | None = None,
     ) -> None:
         self._session, self._tables, self._sources, self._checkpoint = joined.session, tables, sources, checkpoint
         self._planned, self._prefix = joined.planned_stages, table_prefix()
-        self._streams = {name: one.streams[side].name for name, one, side in sources_of(plan, self._planned)}
         marked = [one.number for one in self._planned if self._has_marks(one, plan)]
         self.query: BatchView = batch_parts(
             plan,
@@ -142,17 +160,11 @@ class ViewTables:
             marked=marked,
             has_all_epochs=False,
         )
-        filters = {}
         for number, source in enumerate(plan.sources):
-            one, name = sources[source.name], source_name(number, self._prefix)
-            live = live_name(number, self._prefix)
-            wanted = _Wanted(chosen, self._streams[source.name], source.relation.schema)
-            # All changes of a row have its columns; upserts of a key do not.
-            table = one.table if source.relation.mode == "upsert" and one.form != "rows" else wanted(one.table)
-            tables.add(live if one.form == "rows" else name, table)
-            filters[live] = wanted
+            one = sources[source.name]
+            tables.add((live_name if one.form == "rows" else source_name)(number, self._prefix), one.table)
         self._add_times(marked)
-        self.rows = tables.view(self.query, filters=filters)
+        self.rows = tables.view(self.query)
 
     def tied(self) -> DataFrame | None:
         """Return the rows of the view among which arrival decides; None where none can be."""
@@ -197,22 +209,6 @@ class ViewTables:
                 numbers = self._session.range(0, len(histories), 1, len(histories))
                 found |= {tuple(row) for row in numbers.mapInArrow(read, spark_schema(_TICKS)).distinct().collect()}
         return found
-
-
-@dataclass(frozen=True)
-class _Wanted:
-    """Keep the rows of a table of a stream that matter for a sample."""
-
-    chosen: Sample | None
-    stream: str
-    schema: pa.Schema
-
-    def __call__(self, rows: DataFrame) -> DataFrame:
-        if self.chosen is None or self.stream not in self.chosen.by_input:
-            return rows
-        more = rows.columns[len(self.schema) :]
-        named = self.chosen.of_input(rows.toDF(*self.schema.names, *more), self.stream)
-        return named.toDF(*(f"c{at}" for at in range(len(self.schema))), *more)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ Cost: one analysis by Spark per part; nothing runs before the rows are requested
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -24,8 +24,7 @@ from zset_join.runners.spark.planning.row_steps import RowStep
 from zset_join.runners.spark.planning.stages import PlannedStage
 from zset_join.runners.spark.rows.names import column_named
 from zset_join.runners.spark.rows.schemas import field_type
-from zset_join.stages import Stage
-from zset_join.tools.batch import SPARK, BatchScope, BatchTable, BatchTimes, BatchView, Part, batch_query
+from zset_join.tools.batch import BatchView, Part
 
 __all__ = ["BatchTables", "Steps", "aligned", "numbered", "steps_of", "table_prefix"]
 
@@ -89,21 +88,10 @@ class BatchTables:
         self._names.append(name)
         rows.createOrReplaceTempView(name)
 
-    def rows_of(self, stage: Stage, inputs: Sequence[DataFrame]) -> DataFrame:
-        """Return the answer of a stage over tables, by the names of its columns."""
-        prefix, tables = table_prefix(), []
-        for number, (rows, one) in enumerate(zip(inputs, stage.inputs, strict=True)):
-            self.add(f"{prefix}{number}", aligned(rows, one.relation.schema))
-            tables.append(BatchTable(name=f"{prefix}{number}", relation=one.relation))
-        scope = BatchScope(dialect=SPARK, times=BatchTimes(), epochs=f"{prefix}epochs")
-        return self._sql(batch_query(stage, tables, scope), _OF_STAGES).toDF(*stage.output.schema.names)
-
-    def view(self, query: BatchView, *, filters: Mapping[str, Callable[[DataFrame], DataFrame]] | None = None) -> DataFrame:
+    def view(self, query: BatchView) -> DataFrame:
         """Return the rows of the view, its columns numbered; the tables it reads are present."""
         for part in query.parts:
-            rows = self._made(part)
-            wanted = None if filters is None else filters.get(part.name)
-            self.add(part.name, rows if wanted is None else wanted(rows))
+            self.add(part.name, self._made(part))
         return self._session.table(query.answer)
 
     def tied(self, query: BatchView) -> DataFrame | None:

@@ -11,35 +11,50 @@ Where the tables come from, best first:
 
 Rows in quarantine are in none of the last two. Epochs wait while a verification runs.
 
-Cost: the batch query, and one aggregation over its result and the output.
+A sample is a condition over an output row: the hash of some of its columns falls below a share of all hashes. It is put on
+what was emitted and on what the batch query gives, so every row in the sample is compared exactly. The columns are the key of
+the last stage, as far as the view shows it, where Spark may filter inputs by it; else all but floats, which may differ in
+their last digits.
+
+Cost: the batch query, and one aggregation over its result and the output; of a sample over its share of both.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from zset_join.core.errors import OptionError, PlanError, StateError
 from zset_join.core.relation import Relation
+from zset_join.plan.row_steps import name_after
 from zset_join.runners.spark.epoch.runner import EpochRunner
+from zset_join.runners.spark.planning.placed import Placed, ends_of
 from zset_join.runners.spark.planning.placed_query import PlacedQuery
 from zset_join.runners.spark.planning.source_stream import SourceStream
 from zset_join.runners.spark.rows.names import column_named
 from zset_join.runners.spark.rows.schemas import field_type, spark_type
 from zset_join.runners.spark.rows.text_select import sums_per_row
-from zset_join.runners.spark.tools.batch_sources import BatchSource, ViewTables, given_source, own_source, sources_of
+from zset_join.runners.spark.tools.batch_sources import (
+    BatchSource,
+    ViewTables,
+    given_source,
+    own_source,
+    plan_of_places,
+    sources_of,
+)
 from zset_join.runners.spark.tools.batch_tables import BatchTables, steps_of
-from zset_join.runners.spark.tools.past_epochs import plan_of_places
-from zset_join.runners.spark.tools.sampling import sample_of
 from zset_join.runners.spark.tools.view_comparison import ExpectedView, VerificationReport, compare_outputs
 from zset_join.zset import ZSet, single_batch
 
-__all__ = ["emitted_rows", "given_tables", "verify"]
+__all__ = ["Sample", "emitted_rows", "given_tables", "verify"]
+
+_HASHES = 1 << 62
 
 
 def verify(
@@ -52,7 +67,7 @@ def verify(
     sample: float | None = None,
 ) -> VerificationReport:
     """Compare the output of a query with Spark's batch join."""
-    chosen = None if sample is None else sample_of(joined, sample)
+    chosen = None if sample is None else Sample.of(joined, sample)
     session = joined.session
     checkpoint = runner.checkpoint
     if checkpoint is None:
@@ -71,7 +86,7 @@ def verify(
             basis[stream.name] = sources[name].basis
         epoch = None if checkpoint.last is None else checkpoint.last.epoch
         try:
-            known = ViewTables(joined, plan, batch_tables, sources, checkpoint=checkpoint, chosen=chosen)
+            known = ViewTables(joined, plan, batch_tables, sources, checkpoint=checkpoint)
         except PlanError as error:
             raise OptionError(error.message, code="VERIFY_STAGE", **error.facts) from error
         rows = known.rows
@@ -84,13 +99,61 @@ def verify(
             return None if found is None else _typed(joined, found).withColumn("expected", F.lit(1).cast("long"))
 
         if chosen is not None:
-            rows, emitted = chosen.of_output(rows), {name: chosen.of_output(one) for name, one in emitted.items()}
+            rows, emitted = chosen.rows_in(rows), {name: chosen.rows_in(one) for name, one in emitted.items()}
         expected = ExpectedView(view=joined, rows=rows, tied=tied, epoch=epoch, basis=basis)
         unfit = {name: output.unfit for name in emitted if (output := runner.selective_output(name)) is not None}
         report = compare_outputs(expected, emitted, unfit, most_differences=most_differences)
         if chosen is None:
             return report
-        return replace(report, sample=chosen.share, sampled_by=chosen.columns, sampled_streams=tuple(chosen.by_input))
+        return replace(report, sample=chosen.share, sampled_by=chosen.columns)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A share of the rows of a view."""
+
+    share: float
+    columns: tuple[str, ...]
+    places: tuple[int, ...]
+
+    @classmethod
+    def of(cls, view: Placed, share: Any) -> Sample:
+        if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
+            raise _no_sample(share, "expected a fraction above 0 and up to 1, such as 0.01; leave it out to check every row.")
+        schema, ends, columns = view.output.schema, ends_of(view.planned_stages), list[str]()
+        if len(ends) == 1:
+            (last,) = ends
+            if last.stage.emits_without_input:
+                why = "the view is made of the one row of all rows, so there is no share of it to check. Leave sample out."
+                raise _no_sample(share, why)
+            key = last.stage.output_key.bucketed_by or last.stage.output_key.columns
+            columns = [shown for name in key if (shown := name_after(last.steps, name)) is not None]
+        columns = [name for name in columns if _is_exact(schema.field(name).type)]
+        columns = columns or [at.name for at in schema if _is_exact(at.type)]
+        if not columns:
+            raise _no_sample(
+                share,
+                f"the view shows neither its join key nor a group key, and of its columns {schema.names} none is the same to "
+                "the last digit on every machine. Leave sample out, or let the view show a key.",
+            )
+        return cls(share, tuple(columns), tuple(schema.names.index(name) for name in columns))
+
+    def rows_in(self, rows: DataFrame) -> DataFrame:
+        """Return the rows of the view that are in the sample; the columns are called c0, c1 and so on."""
+        # Another hash than that of the buckets, so a sample has its share of every bucket.
+        chosen = F.pmod(F.xxhash64(*(F.col(f"c{at}") for at in self.places)), F.lit(_HASHES))
+        return rows.where(chosen < F.lit(max(1, int(self.share * _HASHES))))
+
+
+def _no_sample(share: Any, why: str) -> OptionError:
+    return OptionError(f"sample={share!r}: {why}", code="VERIFY_SAMPLE", value=share)
+
+
+def _is_exact(kind: pa.DataType) -> bool:
+    """Return whether a column can be hashed, and is the same in whatever order it is added up."""
+    if pa.types.is_map(kind) or pa.types.is_floating(kind):
+        return False
+    return all(_is_exact(kind.field(at).type) for at in range(kind.num_fields))
 
 
 def given_tables(

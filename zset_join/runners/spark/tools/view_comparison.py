@@ -54,7 +54,6 @@ class VerificationReport:
         differences: the first of them, as (row, expected weight, actual weight).
         sample: the share that was checked; None for all rows. The counts are those of the sample.
         sampled_by: the output columns by whose hash the sample was chosen.
-        sampled_streams: the streams of which only the rows of the sample were joined; of the others all were.
         outputs: the compared outputs; none with `actual_df`. Counts and differences are those of
             the first that differs, or of the first.
         differing: those of them that differ.
@@ -69,7 +68,6 @@ class VerificationReport:
     differences: Sequence[tuple[dict[str, Any], int, int]] = field(default_factory=tuple)
     sample: float | None = None
     sampled_by: tuple[str, ...] = ()
-    sampled_streams: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
     differing: tuple[str, ...] = ()
     left_out_rows: int = 0

@@ -11,7 +11,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.spark.conftest import Collected, Source
-from zset_join.core.errors import OptionError
 from zset_join.lookup import DataFrameSource
 from zset_join.pipeline import PROCESSING_TIME
 from zset_join.spark import appends, changes
@@ -59,7 +58,7 @@ def moment(sources: tuple[Source, Source], _: SparkSession) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("view", "streams"), [(looked_up, {"orders", "prices", "refunds"}), (moment, {"orders", "quotes", "now"})]
+    ("view", "streams"), [(looked_up, {"orders", "prices", "refunds", "again"}), (moment, {"orders", "quotes", "now"})]
 )
 def test_rows_of_every_kind_of_stage_are_explained_as_they_were_emitted(
     view: Callable[..., Any], streams: set[str], sources: tuple[Source, Source], spark: SparkSession, run: Run
@@ -80,12 +79,16 @@ def test_rows_of_every_kind_of_stage_are_explained_as_they_were_emitted(
     assert {change.stream for event in history.events for change in event.changes} == streams
 
 
-def test_what_cannot_be_replayed_is_refused(spark: SparkSession, tmp_path: Path, run: Run) -> None:
+def test_behind_a_snapshot_the_epochs_of_the_log_are_explained(spark: SparkSession, tmp_path: Path, run: Run) -> None:
     orders = Source(spark, tmp_path / "o", ORDERS)
-    orders.add((1, 1, 1)).add((2, 1, 2))
-    view = appends(orders.stream(), name="orders").dedup("sku", order_by="id").select("sku")
-    query = run(view, Collected(), buckets=1, snapshotAfterBytes=1)
+    view = appends(orders.add((1, 1, 1)).stream(), name="orders").dedup("sku", order_by="id", keep="last").select("sku", "id")
+    sink = Collected()
+    run(view, sink, buckets=1, snapshotAfterBytes=1)
+    orders.add((2, 1, 2))
+    query = run(view, sink, snapshotAfterBytes=1)
 
-    why = "the log of deduplicate-0 does not reach back"
-    with pytest.raises(OptionError, match=f"ROW_QUESTION.*rows of this view come from Deduplicate.*{why}"):
-        query.explain_row({"sku": 1})
+    history = query.explain_row({"sku": 1})
+
+    assert not history.is_complete
+    assert [event.epoch for event in history.events] == [1]
+    assert [(change.stream, change.row["id"]) for change in history.events[0].changes] == [("orders", 2)]
