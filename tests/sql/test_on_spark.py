@@ -283,7 +283,7 @@ def test_files_of_records_are_the_changes_of_their_table_inside_spark_too(spark:
 def test_a_file_that_lacks_a_column_is_refused_by_its_address_and_through_a_view_too(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    place = tmp_path / "in files"
+    place = tmp_path / "in files, 5%25 \u00e9"
     place.mkdir()
     pq.write_table(pa.table({"id": [1]}), place / "1.parquet")
     with connect(engine="spark", spark=spark, dialect="flink") as session:

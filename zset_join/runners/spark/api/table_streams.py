@@ -12,11 +12,13 @@ it was written, and of a record, Kafka's own time: times that a replay finds aga
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -176,9 +178,11 @@ def _lacking(required: tuple[str, ...]) -> Callable[[Column], Column]:
 
 @lru_cache(maxsize=64)
 def _why_unread(path: str, required: tuple[str, ...]) -> str | None:
+    parts = urlsplit(path)
+    address = unquote(parts.path) if parts.scheme == "file" else re.sub("^s3[an]://", "s3://", path)
     try:
-        names = pq.read_schema(path.replace("s3a://", "s3://", 1)).names
-    except (pa.ArrowException, OSError):  # Spark reads it by a file system that Arrow has not
+        names = pq.read_schema(address).names
+    except (pa.ArrowException, OSError):  # Spark reads it by a file system, or with credentials, that Arrow has not
         return None
     lacking = next((name for name in required if name not in names), None)
     return None if lacking is None else f'NO_FILE:file {path} has no column "{lacking}"'
