@@ -15,8 +15,8 @@ from tests.sweeps import some_of
 # An epoch does the same file operations whatever the join type is: on a push, one type is searched long.
 # Six join types: the long profile checks more than 20,000 states.
 THOROUGH = chosen(short=("full",), long=HOWS)
-STATES_OF_A_JOIN = chosen(short={how: 40 if how in THOROUGH else 12 for how in HOWS}, long=dict.fromkeys(HOWS, 3_400))
-STATES_OF_LIVES = chosen(short=30, long=1_700)
+STATES_OF_A_JOIN = chosen(short={how: 24 if how in THOROUGH else 12 for how in HOWS}, long=dict.fromkeys(HOWS, 3_400))
+STATES_OF_LIVES = chosen(short=16, long=1_700)
 
 pytestmark = pytest.mark.usefixtures("warm")
 
@@ -42,6 +42,6 @@ def test_what_a_killed_process_named_and_never_synced_is_not_built_upon(scratch:
 
     assert tally.problems == []
     assert (tally.lost, tally.doubled) == (0, 0)
-    assert tally.of("runs of several lives") >= 12
+    assert tally.of("runs of several lives") >= 6
     assert tally.of("states built") >= STATES_OF_LIVES
     assert tally.of("comparisons") >= 2 * STATES_OF_LIVES

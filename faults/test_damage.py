@@ -11,10 +11,10 @@ from faults.profiles import chosen
 from faults.tally import Tally
 
 # The long profile injures every byte of every file.
-SAMPLE = chosen(short=25, long=None)
-BYTES = chosen(short=25, long=15_000)
+SAMPLE = chosen(short=16, long=None)
+BYTES = chosen(short=16, long=15_000)
 SWAPS = chosen(short=12, long=None)
-FILES = chosen(short=60, long=840)  # the long profile: 227 swaps, and every file missing, empty, longer
+FILES = chosen(short=40, long=840)  # the long profile: 227 swaps, and every file missing, empty, longer
 JUDGED = ("damages detected", "damages of files that nobody reads", "damages of ends that do not count")
 
 pytestmark = pytest.mark.usefixtures("warm")

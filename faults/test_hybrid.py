@@ -29,8 +29,8 @@ from faults.tally import Tally
 from spill.duckdb_pages import DuckDBFile
 from tests.sweeps import some_of
 
-POINTS_OF_AN_EPOCH = chosen(short=4, long=None)
-ERRORS_WANTED = 12
+POINTS_OF_AN_EPOCH = chosen(short=2, long=None)
+ERRORS_WANTED = 8
 EPOCHS = chosen(short=(3, 6), long=(1, 2, 3, 5, 6, 7))
 COMMON_WORK = {"opening", "fetching", "taking", "putting", "merging", "committing"}
 WORK_OF = {
@@ -50,7 +50,7 @@ MEDIA_OF = chosen(
 CASES = [(query, medium) for query in QUERIES for medium in MEDIA_OF[query]]
 NAMED = {f"{query}-{medium}": (query, medium) for query, medium in CASES}
 KILLS_OF = chosen(
-    short=dict.fromkeys(QUERIES, 6),
+    short=dict.fromkeys(QUERIES, 3),
     long={"full": 3_500, "left_anti": 2_400, "oversized": 2_400, "streamed": 2_400, "groups": 1_500},
 )
 ERRORS_OF = chosen(

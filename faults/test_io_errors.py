@@ -14,7 +14,7 @@ from faults.profiles import chosen
 from faults.tally import Tally
 from zset_join.operators.first_load import LoadedJoin
 
-ERRORS_OF_A_QUERY = chosen(short=15, long=1_500)
+ERRORS_OF_A_QUERY = chosen(short=10, long=1_500)
 FAULTS = ("EIO", "ENOSPC", "half a write, then ENOSPC", "half a write", "failed sync")
 QUERIES: tuple[tuple[str, Shape, Kind], ...] = (
     ("full", "upserts", "changelog"),

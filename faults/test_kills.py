@@ -17,14 +17,14 @@ from tests.sweeps import some_of
 # An epoch does the same file operations whatever the join type is: on a push one type is killed at many of them, and
 # two others at a few. Six join types: the long profile kills more than 10,000 times.
 THOROUGH = chosen(short=("full",), long=HOWS)
-KILLS_OF_A_JOIN = chosen(short={how: 24 if how in THOROUGH else 6 for how in HOWS}, long=dict.fromkeys(HOWS, 1_700))
+KILLS_OF_A_JOIN = chosen(short={how: 12 if how in THOROUGH else 4 for how in HOWS}, long=dict.fromkeys(HOWS, 1_700))
 # Logs are merged in epoch 3, snapshots are written and old files removed in 6 and 7.
 EPOCHS = chosen(short=(3, 6), long=(3, 6, 7))
-POINTS_OF_AN_EPOCH = chosen(short={how: 9 if how in THOROUGH else 4 for how in HOWS}, long=dict.fromkeys(HOWS, None))
+POINTS_OF_AN_EPOCH = chosen(short={how: 4 if how in THOROUGH else 2 for how in HOWS}, long=dict.fromkeys(HOWS, None))
 EPOCHS_BESIDE = chosen(short=(3, 6), long=(0, 1, 2, 3, 4, 5, 6, 7))
-POINTS_BESIDE = chosen(short=2, long=25)
+POINTS_BESIDE = chosen(short=1, long=25)
 
-TIMES_OF_AN_EPOCH = chosen(short=3, long=100)
+TIMES_OF_AN_EPOCH = chosen(short=2, long=100)
 
 BESIDE: tuple[tuple[Shape, Kind], ...] = (("changelog", "changelog"), ("upserts", "view"), ("changelog", "view"))
 

@@ -25,7 +25,7 @@ from zset_join.stages.lookup_join import LookupJoinStage
 from zset_join.stages.process_time_join import ProcessTimeJoinStage
 from zset_join.stages.temporal_join import TemporalJoinStage
 
-CASES = {"push": range(100), "scout": range(2_000), "nightly": range(20_000)}
+CASES = {"push": range(60), "scout": range(2_000), "nightly": range(20_000)}
 
 
 def test_a_changed_timed_query_holds_what_the_new_one_holds_and_goes_on_like_it() -> None:

@@ -18,7 +18,7 @@ from zset_join.plan.passes import prune_columns
 from zset_join.stages.aggregate import AggregateStage
 from zset_join.stages.join import JoinStage
 
-_SEEDS = 60
+_SEEDS = 36
 
 
 def narrow_view(seed: int) -> View:
@@ -50,7 +50,7 @@ def compared(seed: int) -> int:
 
 
 def test_a_query_that_keeps_what_it_reads_emits_what_the_whole_one_emits() -> None:
-    assert sum(compared(seed) for seed in range(_SEEDS)) >= 40
+    assert sum(compared(seed) for seed in range(_SEEDS)) >= 24
 
 
 def _without(kind: Any, forgets: Callable[[frozenset[str]], frozenset[str]]) -> Any:
@@ -98,7 +98,7 @@ def shown_alike(seed: int) -> int:
 
 
 def test_the_columns_shown_as_kept_for_later_are_those_that_the_narrow_plan_has_not() -> None:
-    assert sum(map(shown_alike, range(2 * _SEEDS))) >= 60
+    assert sum(map(shown_alike, range(2 * _SEEDS))) >= 36
 
 
 @pytest.mark.parametrize(

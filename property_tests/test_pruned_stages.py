@@ -28,7 +28,7 @@ from zset_join.stages.lookup_join import LookupJoinStage
 from zset_join.stages.process_time_join import ProcessTimeJoinStage
 from zset_join.stages.temporal_join import TemporalJoinStage
 
-_SEEDS = 6
+_SEEDS = 4
 _MORE = {"note": pa.string(), "extra": pa.int64()}
 _ROW = {"id": pa.int64(), "k": pa.int64(), "t": pa.int64(), "x": pa.int64(), **_MORE}
 _RATE = {"k": pa.int64(), "at": pa.int64(), "x": pa.int64(), "y": pa.string(), **_MORE}

@@ -20,7 +20,7 @@ from zset_join.state.time.key_runs import KeyRuns
 from zset_join.state.time.version_join import VersionJoin
 from zset_join.zset.protocol import NOTHING_DUE
 
-CASES = 400 if profile_name() == "nightly" else 25
+CASES = 400 if profile_name() == "nightly" else 12
 
 
 @pytest.mark.parametrize("by_event_time", [True, False], ids=["event time", "processing time"])

@@ -21,7 +21,7 @@ from zset_join.runners.local.engine import Engine
 from zset_join.state.rows.side import SideState
 from zset_join.zset import ZSet
 
-CASES = {"push": 12, "scout": 200, "nightly": 2000}
+CASES = {"push": 9, "scout": 200, "nightly": 2000}
 
 
 @pytest.mark.parametrize("lasts", [False, True], ids=["in memory", "in a directory"])
