@@ -15,7 +15,7 @@ from zset_join.core.errors import PlanError
 from zset_join.expressions import col
 from zset_join.pipeline import Pipeline, changes
 from zset_join.pipeline import functions as F  # noqa: N812 - PySpark's own habit
-from zset_join.runners.local.verification import Verification
+from zset_join.tools.reports import VerificationReport
 
 HOSTILE = "<script>alert('x')</script>"
 
@@ -52,7 +52,7 @@ def test_a_delta_goes_to_pandas_and_polars_with_its_weights() -> None:
 def test_views_plans_and_reports_are_one_line_at_a_prompt_and_escaped_in_a_notebook() -> None:
     orders = changes(HOSTILE, {"id": pa.int64(), "c": pa.string()}, keys="id")
     view = orders.groupBy("c").agg(F.count().alias("n"))
-    report = Verification(
+    report = VerificationReport(
         equal=False, epoch=1, expected_rows=1, actual_rows=1, different_rows=1, differences=[({HOSTILE: HOSTILE}, 1, 0)]
     )
     with Pipeline(view) as pipeline:

@@ -10,11 +10,11 @@ import pytest
 
 from tests.checkpoint.query_by_hand import LEFT, RIGHT, QueryByHand, left_rows, right_rows
 from tests.checkpoint.test_replay import history as drawn_history
-from zset_join.checkpoint.row_history import InputChange, RowEvent, RowHistory
 from zset_join.core.errors import OptionError
 from zset_join.runners.local.explaining_logs import LoggedStage, explain_from_logs
 from zset_join.stages import StageOptions
 from zset_join.stages.join import JoinStage
+from zset_join.tools.reports import InputChange, RowEvent, RowHistory
 
 JOIN = JoinStage(left=LEFT, right=RIGHT, how="full")
 SHOWN = JOIN.output.schema

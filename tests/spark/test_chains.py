@@ -17,10 +17,10 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from tests.spark.conftest import Collected, Source, weights
 from tests.sweeps import for_each, some_of
-from zset_join.checkpoint.row_history import RowHistory
 from zset_join.core.errors import OptionError, PlanError
 from zset_join.spark import ChangeStream, JoinedStream, JoinQuery, View, appends, changes, rescale
 from zset_join.spark import functions as ZF  # noqa: N812 - as PySpark users write F
+from zset_join.tools.reports import RowHistory
 
 Run = Callable[..., JoinQuery]
 TYPES = ("inner", "left", "right", "full", "left_semi", "left_anti")

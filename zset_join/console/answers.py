@@ -10,13 +10,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from zset_join.checkpoint.row_history import RowHistory
 from zset_join.console.shown import MOST_ROWS, row_text, shown, shown_columns, shown_table, shown_text, typed_values
 from zset_join.console.watched import Answer
 from zset_join.core.row_conversion import rows_having
 from zset_join.evolution.differences import PlanDiff
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.tools.dead_letters import letter_text
+from zset_join.tools.reports import RowHistory
 from zset_join.zset import ZSet
 
 __all__ = ["changed_rows", "differences_of", "events_of", "letters_of", "rows_of_view", "verdict", "waiting_in"]

@@ -30,7 +30,6 @@ from zset_join.checkpoint.reading import (
     stored_query_id,
 )
 from zset_join.checkpoint.record import BucketHistory, CommitRecord
-from zset_join.checkpoint.row_history import RowHistory
 from zset_join.console.answers import differences_of, events_of, letters_of, rows_of_view, verdict, waiting_in
 from zset_join.console.changelog_rows import changes_of, logged_changes, newest, view_rows
 from zset_join.console.damage import damage_of, known_records
@@ -43,6 +42,7 @@ from zset_join.core.errors import OptionError, StateError, ZsetJoinError
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.tools.dead_letters import read_letters
 from zset_join.tools.metrics import metrics_text
+from zset_join.tools.reports import RowHistory
 from zset_join.zset import ZSet
 
 __all__ = ["KEPT_EPOCHS", "QueryAnswers", "WatchedCheckpoint"]

@@ -23,8 +23,8 @@ from zset_join.runners.spark.driver.moving import MoveReport, move
 from zset_join.runners.spark.epoch.progress import join_progress
 from zset_join.runners.spark.session import cluster_settings, local_session
 from zset_join.runners.spark.tools.rescaling import RescaleReport, rescale
-from zset_join.runners.spark.tools.view_comparison import VerificationReport
 from zset_join.stages import StateTtl
+from zset_join.tools.reports import VerificationReport
 
 __all__ = [
     "ChangeStream",

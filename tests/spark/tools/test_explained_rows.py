@@ -11,11 +11,11 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 from tests.spark.api.test_query import Run, join_of
 from tests.spark.conftest import Collected, Source
 from tests.sweeps import for_each
-from zset_join.checkpoint.row_history import RowHistory
 from zset_join.core.errors import OptionError
 from zset_join.runners.spark.tools.logged_stages import explain_row
 from zset_join.spark import JoinedStream
 from zset_join.spark import functions as ZF  # noqa: N812 - as PySpark users write F
+from zset_join.tools.reports import RowHistory
 
 Explain = Callable[..., RowHistory]
 

@@ -25,7 +25,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from zset_join.checkpoint.row_history import InputChange, Row, RowEvent, RowHistory, requested_values
 from zset_join.core.errors import BadInputError, OptionError, StateError
 from zset_join.core.row_conversion import rows_having, take_rows
 from zset_join.core.shown_values import counted, shown_names, shown_rows
@@ -39,6 +38,7 @@ from zset_join.runners.local.watermarks import KnownTimes, Watermarks
 from zset_join.stages.effect import EffectStage
 from zset_join.stages.expiring import ExpiringStage
 from zset_join.stages.stage import Stage, StageOptions
+from zset_join.tools.reports import InputChange, Row, RowEvent, RowHistory, requested_values
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import DurableOperator
 

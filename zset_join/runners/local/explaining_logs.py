@@ -29,7 +29,6 @@ import pyarrow as pa
 from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.checkpoint.log import read_log
 from zset_join.checkpoint.record import BucketHistory
-from zset_join.checkpoint.row_history import InputChange, Row, RowEvent, RowHistory, requested_values
 from zset_join.checkpoint.snapshot import read_snapshot
 from zset_join.core.row_conversion import take_rows
 from zset_join.core.shown_values import shown_names, shown_rows
@@ -40,6 +39,7 @@ from zset_join.runners.local.feeding import Transform
 from zset_join.runners.local.listed_answers import ListedGroups
 from zset_join.stages.stage import Stage, StageInput, StageOptions
 from zset_join.state.rows.side_snapshot import SNAPSHOT_WEIGHT
+from zset_join.tools.reports import InputChange, Row, RowEvent, RowHistory, requested_values
 from zset_join.zset import ZSet, single_batch
 from zset_join.zset.protocol import DurableOperator, ListingOperator
 

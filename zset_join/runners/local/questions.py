@@ -11,7 +11,6 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from zset_join.checkpoint.record import LATE_CHANGES_TOTAL
-from zset_join.checkpoint.row_history import RowHistory
 from zset_join.core.notebook import html_progress
 from zset_join.core.progress_line import progress_line
 from zset_join.plan.merging import one_view
@@ -22,11 +21,12 @@ from zset_join.runners.local.explaining import explain_row
 from zset_join.runners.local.history import InputHistory, inputs_not_kept, part_of
 from zset_join.runners.local.stage_states import MemoryStates
 from zset_join.runners.local.statistics import statistics_of
-from zset_join.runners.local.verification import Verification, marks_by_stage, verify
+from zset_join.runners.local.verification import marks_by_stage, verify
 from zset_join.runners.local.watched import PublishedEpoch, PublishedEpochs, open_pipeline_console
 from zset_join.runners.local.watermarks import Watermarks
 from zset_join.stages.stage import StageOptions
 from zset_join.tools.batch import BatchTimes
+from zset_join.tools.reports import RowHistory, VerificationReport
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import NOTHING_DUE
 
@@ -69,7 +69,9 @@ class PipelineQuestions:
         """Return the plan and what the newest epoch did, for a notebook."""
         return self.plan._repr_html_() + html_progress(self.progress)
 
-    def verify(self, *, view: str | None = None, contents: ZSet | None = None, most_differences: int = 20) -> Verification:
+    def verify(
+        self, *, view: str | None = None, contents: ZSet | None = None, most_differences: int = 20
+    ) -> VerificationReport:
         """Compare a view with DuckDB's batch query over all inputs; needs `keep_inputs`.
 
         Args:
@@ -86,7 +88,7 @@ class PipelineQuestions:
 
     def verification(
         self, *, view: str | None = None, contents: ZSet | None = None, most_differences: int = 20
-    ) -> Callable[[], Verification]:
+    ) -> Callable[[], VerificationReport]:
         """Return `verify` over the present input as a function that another thread may call.
 
         Raises:
@@ -95,7 +97,7 @@ class PipelineQuestions:
         history = self._kept_inputs("verify()").copied()
         contents = self.contents(view) if contents is None else contents
         if not self.epoch:
-            return lambda: Verification(equal=True, epoch=None, expected_rows=0, actual_rows=0, different_rows=0)
+            return lambda: VerificationReport(equal=True, epoch=None, expected_rows=0, actual_rows=0, different_rows=0)
         plan, watermarks, epoch = one_view(self.plan, view), self._watermarks.known.stages, self.epoch - 1
         late = frozenset(self.progress.get(LATE_CHANGES_TOTAL, ()))
         times = [

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -26,65 +25,21 @@ import pyarrow.types as pt
 
 from zset_join.core.errors import PlanError, StateError
 from zset_join.core.extras import needed_for, raising_interrupts
-from zset_join.core.notebook import html_differences
 from zset_join.core.relation import Relation
-from zset_join.core.shown_values import counted, shown_rows
+from zset_join.core.shown_values import shown_rows
 from zset_join.plan.query_plan import PlanSource, QueryPlan
 from zset_join.runners.local.history import InputHistory
 from zset_join.runners.local.watermarks import KnownTimes, Watermarks
 from zset_join.stages.temporal_join import TemporalJoinStage
 from zset_join.tools.batch import DUCKDB, EPOCHS, BatchTimes, batch_parts, marks_name, one_statement, source_name
+from zset_join.tools.reports import VerificationReport
 from zset_join.zset import ZSet
 
-__all__ = ["Verification", "verify"]
+__all__ = ["marks_by_stage", "verify"]
 
 _WEIGHT = "w"
 _DIGITS = 9
 _CLOSED_BOX = {"enable_external_access": "false", "autoload_known_extensions": "false"}
-
-
-@dataclass(frozen=True, kw_only=True, repr=False)
-class Verification:
-    """The report of `Pipeline.verify`: whether a view equals the batch query.
-
-    Attributes:
-        equal: every row has the weight it should have.
-        epoch: the last epoch; None before the first.
-        expected_rows: rows of the batch query, copies counted.
-        actual_rows: rows of the view, copies counted.
-        different_rows: distinct rows whose weights differ.
-        differences: the first of them, as (row, expected weight, actual weight).
-        unjudged_rows: distinct rows that differ where a tie behind another stage, by arrival alone, decides; not counted above.
-    """
-
-    equal: bool
-    epoch: int | None
-    expected_rows: int
-    actual_rows: int
-    different_rows: int
-    differences: Sequence[tuple[dict[str, Any], int, int]] = field(default_factory=tuple)
-    unjudged_rows: int = 0
-
-    def __repr__(self) -> str:
-        """Return the verdict alone; `str` has the differences."""
-        return f"Verification({str(self).splitlines()[0]})"
-
-    def _repr_html_(self) -> str:
-        """Return the verdict and the differences for a notebook."""
-        return html_differences(str(self).splitlines()[0], self.differences)
-
-    def __str__(self) -> str:
-        verdict = (
-            "equal"
-            if self.equal
-            else f"{counted(self.different_rows, 'row')} {'differs' if self.different_rows == 1 else 'differ'}"
-        )
-        verdict += f", {self.unjudged_rows} unjudged because of ties" if self.unjudged_rows else ""
-        lines = [
-            f"{verdict}: {counted(self.expected_rows, 'row')} expected, {self.actual_rows} answered, after epoch {self.epoch}"
-        ]
-        lines += [f"  expected {expected}, got {actual}: {row}" for row, expected, actual in self.differences]
-        return "\n".join(lines)
 
 
 def verify(
@@ -96,7 +51,7 @@ def verify(
     *,
     epoch: int | None,
     most_differences: int,
-) -> Verification:
+) -> VerificationReport:
     """Compare a view with the batch query over all input."""
     view = batch_parts(plan, times, DUCKDB, marked=marks)
     with _connection() as connection:
@@ -131,7 +86,7 @@ def verify(
             f"SELECT {', '.join(columns)}, expected, actual FROM compared WHERE expected <> actual AND NOT {is_tied} "
             f"LIMIT {int(most_differences)}"
         ).to_arrow_table()
-        return Verification(
+        return VerificationReport(
             equal=counts[2] == 0,
             epoch=epoch,
             expected_rows=int(counts[0]),

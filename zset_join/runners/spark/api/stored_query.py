@@ -28,12 +28,11 @@ from zset_join.runners.spark.epoch.progress import ProgressLog
 from zset_join.zset import ZSet
 
 if TYPE_CHECKING:
-    from zset_join.checkpoint.row_history import RowHistory
     from zset_join.console import Console
     from zset_join.core.options import QueryOptions
     from zset_join.evolution.differences import PlanDiff
     from zset_join.query.several import PlannedQuery
-    from zset_join.runners.spark.tools.view_comparison import VerificationReport
+    from zset_join.tools.reports import RowHistory, VerificationReport
     from zset_join.tools.savepoint import Savepoint
 
 __all__ = ["QueryRunner", "QueryTools", "StoredQuery"]

@@ -8,6 +8,7 @@ Cost: of `verify`, one batch query per output over all that arrived; of `explain
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,13 +21,13 @@ from zset_join.core.relation import Relation
 from zset_join.core.row_conversion import rows_having, take_rows
 from zset_join.runners.spark.driver.epochs import DriverEpochs
 from zset_join.tools.dead_letters import read_letters
+from zset_join.tools.reports import VerificationReport, of_outputs
 from zset_join.zset import ZSet, single_batch
 
 if TYPE_CHECKING:
-    from zset_join.checkpoint.row_history import RowHistory
     from zset_join.evolution.differences import PlanDiff
     from zset_join.query.several import PlannedQuery
-    from zset_join.runners.spark.tools.view_comparison import VerificationReport
+    from zset_join.tools.reports import RowHistory
 
 __all__ = ["DriverTools", "refuse_given"]
 
@@ -48,8 +49,6 @@ class DriverTools:
         actual: Callable[[], pa.Table] | None = None,
         **given: Any,
     ) -> VerificationReport:
-        from zset_join.runners.spark.tools.view_comparison import VerificationReport
-
         refuse_given(given)
         epochs = self._kept("verify()")
         schema = epochs.schema
@@ -67,20 +66,7 @@ class DriverTools:
                 name: pipeline.verify(contents=_emitted_rows(read(), schema), most_differences=most_differences)
                 for name, read in emitted.items()
             }
-        differing = tuple(name for name, one in found.items() if not one.equal)
-        shown = found[differing[0]] if differing else next(iter(found.values()))
-        return VerificationReport(
-            equal=not differing,
-            epoch=shown.epoch,
-            basis=dict.fromkeys(pipeline.sources, "log"),
-            expected_rows=shown.expected_rows,
-            actual_rows=shown.actual_rows,
-            different_rows=shown.different_rows,
-            differences=shown.differences,
-            unjudged_rows=shown.unjudged_rows,
-            outputs=tuple(name for name in found if name),
-            differing=tuple(name for name in differing if name),
-        )
+        return replace(of_outputs(found), basis=dict.fromkeys(pipeline.sources, "log"))
 
     def explain_row(self, row: Mapping[str, Any], *, most_rows: int) -> RowHistory:
         epochs = self._kept("explain_row()")

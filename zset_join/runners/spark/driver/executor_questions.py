@@ -43,7 +43,7 @@ from zset_join.runners.spark.frames.sent import frame_bytes, frame_of, unpacked_
 
 if TYPE_CHECKING:
     from zset_join.query.several import PlannedQuery
-    from zset_join.runners.spark.tools.view_comparison import VerificationReport
+    from zset_join.tools.reports import VerificationReport
 
 __all__ = ["ServedExecutorTools", "answer_of_executors", "answered_by"]
 

@@ -13,10 +13,9 @@ from zset_join.tools.dead_letters import read_letters
 from zset_join.zset import ZSet
 
 if TYPE_CHECKING:
-    from zset_join.checkpoint.row_history import RowHistory
     from zset_join.evolution.differences import PlanDiff
     from zset_join.query.several import PlannedQuery
-    from zset_join.runners.spark.tools.view_comparison import VerificationReport
+    from zset_join.tools.reports import RowHistory, VerificationReport
 
 __all__ = ["ExecutorTools"]
 

@@ -47,8 +47,7 @@ _MADE_HERE: Mapping[str, frozenset[str]] = {
     "decimal": frozenset({"Decimal"}),
     "uuid": frozenset({"UUID"}),
     "zoneinfo": frozenset({"ZoneInfo", "ZoneInfo._unpickle"}),
-    "zset_join.checkpoint.row_history": frozenset({"InputChange", "RowEvent", "RowHistory"}),
-    "zset_join.runners.spark.tools.view_comparison": frozenset({"VerificationReport"}),
+    "zset_join.tools.reports": frozenset({"InputChange", "RowEvent", "RowHistory", "VerificationReport"}),
     "zset_join.tools.savepoint": frozenset({"Savepoint"}),
 }
 """What an answer may consist of beside plain values and errors of this library, by module."""

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from zset_join.evolution.changed_columns import ColumnWords
     from zset_join.evolution.differences import PlanDiff
     from zset_join.query.several import PlannedQuery
-    from zset_join.runners.spark.tools.view_comparison import VerificationReport
+    from zset_join.tools.reports import VerificationReport
 
 __all__ = ["ServedEpochs", "ServedQuery", "ServedTools", "budget_of", "refuse_served"]
 

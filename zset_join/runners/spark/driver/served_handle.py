@@ -29,9 +29,9 @@ from zset_join.tools.dead_letters import read_letters
 from zset_join.zset import ZSet, single_batch
 
 if TYPE_CHECKING:
-    from zset_join.checkpoint.row_history import RowHistory
     from zset_join.evolution.differences import PlanDiff
     from zset_join.query.several import PlannedQuery
+    from zset_join.tools.reports import RowHistory
 
 __all__ = ["ServedHandle", "ToolsOfServed", "compared", "refuse_reread"]
 

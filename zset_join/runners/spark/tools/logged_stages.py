@@ -22,7 +22,6 @@ from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.checkpoint.log import read_log
 from zset_join.checkpoint.record import BucketHistory
-from zset_join.checkpoint.row_history import RowHistory, requested_values
 from zset_join.checkpoint.snapshot import read_snapshot
 from zset_join.core.errors import PlanError, StateError
 from zset_join.core.row_conversion import take_rows
@@ -37,6 +36,7 @@ from zset_join.runners.spark.rows.layout import WEIGHT, as_type
 from zset_join.runners.spark.rows.schemas import spark_schema
 from zset_join.stages.stage import NO_LIMIT
 from zset_join.state.rows.side_snapshot import SNAPSHOT_WEIGHT
+from zset_join.tools.reports import RowHistory, requested_values
 from zset_join.zset import ZSet, single_batch
 
 __all__ = ["changes_of_input", "explain_row", "has_snapshot", "logged_changes", "stage_histories"]

@@ -49,7 +49,8 @@ from zset_join.runners.spark.tools.batch_sources import (
     sources_of,
 )
 from zset_join.runners.spark.tools.batch_tables import BatchTables, steps_of
-from zset_join.runners.spark.tools.view_comparison import ExpectedView, VerificationReport, compare_outputs
+from zset_join.runners.spark.tools.view_comparison import ExpectedView, compare_outputs
+from zset_join.tools.reports import VerificationReport
 from zset_join.zset import ZSet, single_batch
 
 __all__ = ["Sample", "emitted_rows", "given_tables", "verify"]

@@ -13,7 +13,7 @@ brought to the driver; ties are looked for only where rows differ.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,82 +22,19 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
-from zset_join.core.notebook import html_differences
 from zset_join.core.relation import Relation
-from zset_join.core.shown_values import counted, shown_rows
+from zset_join.core.shown_values import shown_rows
 from zset_join.runners.spark.planning.placed import Placed
 from zset_join.runners.spark.rows.text_select import sums_per_row
+from zset_join.tools.reports import VerificationReport, of_outputs
 from zset_join.zset import single_batch
 
-__all__ = ["ExpectedView", "VerificationReport", "compare_outputs"]
+__all__ = ["ExpectedView", "compare_outputs"]
 
 UnfitFlags = Callable[[pa.RecordBatch], npt.NDArray[np.bool_]]
 """Returns which rows of a view an output can never hold."""
 
 _ROUNDING = 1e-9
-
-
-@dataclass(frozen=True, kw_only=True, repr=False)
-class VerificationReport:
-    """Result of comparing the emitted rows with the batch join.
-
-    Args:
-        equal: every row has the weight it should have.
-        epoch: the last epoch that is in the output; None before the first.
-        basis: per stream, the origin of its table: "given", "log" or "snapshot and log".
-        expected_rows: rows of the batch join, copies counted.
-        actual_rows: rows of the output, copies counted.
-        different_rows: distinct rows whose weights differ, without those of the next two counts.
-        left_out_rows: distinct rows that the output can never hold: its dead letters with the code `SINK_VALUE`.
-        unjudged_rows: distinct rows whose weights differ only by ties that arrival decides, where only the state has the order
-            of arrival: after another stage or a snapshot, or in a given table.
-        differences: the first of them, as (row, expected weight, actual weight).
-        sample: the share that was checked; None for all rows. The counts are those of the sample.
-        sampled_by: the output columns by whose hash the sample was chosen.
-        outputs: the compared outputs; none with `actual_df`. Counts and differences are those of
-            the first that differs, or of the first.
-        differing: those of them that differ.
-    """
-
-    equal: bool
-    epoch: int | None
-    basis: Mapping[str, str]
-    expected_rows: int
-    actual_rows: int
-    different_rows: int
-    differences: Sequence[tuple[dict[str, Any], int, int]] = field(default_factory=tuple)
-    sample: float | None = None
-    sampled_by: tuple[str, ...] = ()
-    outputs: tuple[str, ...] = ()
-    differing: tuple[str, ...] = ()
-    left_out_rows: int = 0
-    unjudged_rows: int = 0
-
-    def __repr__(self) -> str:
-        """Return the verdict alone; `str` has the differences."""
-        return f"VerificationReport({str(self).splitlines()[0]})"
-
-    def _repr_html_(self) -> str:
-        """Return the verdict and the differences for a notebook."""
-        return html_differences(str(self).splitlines()[0], self.differences)
-
-    def __str__(self) -> str:
-        verdict = (
-            "equal"
-            if self.equal
-            else f"{counted(self.different_rows, 'row')} {'differs' if self.different_rows == 1 else 'differ'}"
-        )
-        if self.sample is not None:
-            verdict += f" in a sample of {self.sample} by {', '.join(self.sampled_by)}"
-        if len(self.outputs) > 1:
-            verdict += f" in {' and '.join(self.differing)}" if self.differing else f" in all {len(self.outputs)} outputs"
-        verdict += f", {self.left_out_rows} left out that it can never hold" if self.left_out_rows else ""
-        verdict += f", {self.unjudged_rows} unjudged because of ties" if self.unjudged_rows else ""
-        basis = ", ".join(f"{name} from {source}" for name, source in self.basis.items())
-        counts = f"{counted(self.expected_rows, 'row')} expected, {self.actual_rows} emitted, after epoch {self.epoch}"
-        lines = [f"{verdict}: {counts} (tables: {basis})"]
-        lines += [f"  expected {expected}, got {actual}: {row}" for row, expected, actual in self.differences]
-        return "\n".join(lines)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,9 +63,7 @@ def compare_outputs(
     finally:
         if len(emitted) > 1:
             expected.rows.unpersist()
-    differing = tuple(name for name, report in reports.items() if not report.equal)
-    chosen = reports[differing[0]] if differing else next(iter(reports.values()))
-    return replace(chosen, outputs=tuple(name for name in reports if name), differing=tuple(name for name in differing if name))
+    return of_outputs(reports)
 
 
 def _compare(expected: ExpectedView, actual: DataFrame, unfit: UnfitFlags | None, most_differences: int) -> VerificationReport:

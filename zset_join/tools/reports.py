@@ -1,12 +1,9 @@
-"""How rows of a view came and went: the report of `explain_row`, and the check of the values it is given.
-
-The law: what is reported as emitted are rows that the engine answers.
-"""
+"""The reports of `verify` and `explain_row`, and the check of the values that a row is requested by."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -14,10 +11,82 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from zset_join.core.errors import OptionError
-from zset_join.core.notebook import MOST_ROWS, html_table
+from zset_join.core.notebook import MOST_ROWS, html_differences, html_table
 from zset_join.core.shown_values import counted
 
-__all__ = ["InputChange", "Row", "RowEvent", "RowHistory", "requested_values"]
+__all__ = ["InputChange", "Row", "RowEvent", "RowHistory", "VerificationReport", "of_outputs", "requested_values"]
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class VerificationReport:
+    """Result of comparing rows with the batch query, as Z-sets.
+
+    Attributes:
+        equal: every row has the weight it should have.
+        epoch: the last epoch; None before the first.
+        basis: per stream, the origin of its table: "given", "log" or "snapshot and log"; empty in process, where it is all
+            input.
+        expected_rows: rows of the batch query, copies counted.
+        actual_rows: rows of the view or the output, copies counted.
+        different_rows: distinct rows whose weights differ, without those of the next two counts.
+        left_out_rows: distinct rows that the output can never hold: its dead letters with the code `SINK_VALUE`.
+        unjudged_rows: distinct rows whose weights differ only by ties that arrival decides, where only the state has the order
+            of arrival: after another stage or a snapshot, or in a given table.
+        differences: the first of them, as (row, expected weight, actual weight).
+        sample: the share that was checked; None for all rows. The counts are those of the sample.
+        sampled_by: the output columns by whose hash the sample was chosen.
+        outputs: the compared outputs; none with `actual_df`. Counts and differences are those of the first that differs, or of
+            the first.
+        differing: those of them that differ.
+    """
+
+    equal: bool
+    epoch: int | None
+    expected_rows: int
+    actual_rows: int
+    different_rows: int
+    basis: Mapping[str, str] = field(default_factory=dict)
+    differences: Sequence[tuple[dict[str, Any], int, int]] = field(default_factory=tuple)
+    sample: float | None = None
+    sampled_by: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    differing: tuple[str, ...] = ()
+    left_out_rows: int = 0
+    unjudged_rows: int = 0
+
+    def __repr__(self) -> str:
+        """Return the verdict alone; `str` has the differences."""
+        return f"VerificationReport({str(self).splitlines()[0]})"
+
+    def _repr_html_(self) -> str:
+        """Return the verdict and the differences for a notebook."""
+        return html_differences(str(self).splitlines()[0], self.differences)
+
+    def __str__(self) -> str:
+        verdict = (
+            "equal"
+            if self.equal
+            else f"{counted(self.different_rows, 'row')} {'differs' if self.different_rows == 1 else 'differ'}"
+        )
+        if self.sample is not None:
+            verdict += f" in a sample of {self.sample} by {', '.join(self.sampled_by)}"
+        if len(self.outputs) > 1:
+            verdict += f" in {' and '.join(self.differing)}" if self.differing else f" in all {len(self.outputs)} outputs"
+        verdict += f", {self.left_out_rows} left out that it can never hold" if self.left_out_rows else ""
+        verdict += f", {self.unjudged_rows} unjudged because of ties" if self.unjudged_rows else ""
+        basis = ", ".join(f"{name} from {source}" for name, source in self.basis.items())
+        counts = f"{counted(self.expected_rows, 'row')} expected, {self.actual_rows} {'emitted' if basis else 'answered'}"
+        lines = [f"{verdict}: {counts}, after epoch {self.epoch}{f' (tables: {basis})' if basis else ''}"]
+        lines += [f"  expected {expected}, got {actual}: {row}" for row, expected, actual in self.differences]
+        return "\n".join(lines)
+
+
+def of_outputs(reports: Mapping[str, VerificationReport]) -> VerificationReport:
+    """Return the report of the first output that differs, or of the first, which names all; rows given have no name."""
+    differing = tuple(name for name, report in reports.items() if not report.equal)
+    chosen = reports[differing[0]] if differing else next(iter(reports.values()))
+    return replace(chosen, outputs=tuple(filter(None, reports)), differing=tuple(filter(None, differing)))
+
 
 Row = dict[str, Any]
 
