@@ -31,9 +31,8 @@ from zset_join.runners.spark.api.unknown_methods import missing_on_writer, not_f
 from zset_join.runners.spark.driver.choosing import Choice, choice_of_connect, chosen_mode, expected_state
 from zset_join.runners.spark.driver.chosen_sink import ChosenSink
 from zset_join.runners.spark.driver.driver_query import DriverQuery
-from zset_join.runners.spark.driver.driver_tools import DriverTools
+from zset_join.runners.spark.driver.driver_tools import DriverTools, ExecutorTools
 from zset_join.runners.spark.driver.epochs import DriverEpochs
-from zset_join.runners.spark.driver.executor_tools import ExecutorTools
 from zset_join.runners.spark.driver.on_server import refuse_missing
 from zset_join.runners.spark.driver.other_modes import OtherModes
 from zset_join.runners.spark.driver.served import ServedQuery, budget_of

@@ -1,8 +1,7 @@
-"""Questions about a query whose epochs run on the driver; answered by its pipeline from the inputs that `retainInputLog` keeps.
+"""Questions about a query inside Spark, answered by the process that holds its checkpoint; epochs wait.
 
-Expected: DuckDB's batch query over everything that arrived. Actual: what every output that can be read back holds. Epochs wait.
-
-Cost: of `verify`, one batch query per output over all that arrived; of `explain_row`, a replay of all that arrived.
+On the driver its pipeline answers, from the inputs that `retainInputLog` keeps: `verify` compares DuckDB's batch query over
+everything that arrived with what every output that can be read back holds. On executors Spark's jobs answer, over their logs.
 """
 
 from __future__ import annotations
@@ -25,11 +24,14 @@ from zset_join.tools.reports import VerificationReport, of_outputs
 from zset_join.zset import ZSet, single_batch
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
     from zset_join.evolution.differences import PlanDiff
     from zset_join.query.several import PlannedQuery
+    from zset_join.runners.spark.epoch.runner import EpochRunner
     from zset_join.tools.reports import RowHistory
 
-__all__ = ["DriverTools", "refuse_given"]
+__all__ = ["DriverTools", "ExecutorTools", "refuse_given"]
 
 _FORMS = {"weight": "_weight", "row_kind": "_row_kind", "change_data_feed": "_change_type"}
 """The column of each form with the operation of a line."""
@@ -106,6 +108,48 @@ class DriverTools:
                 code="INPUTS_NOT_KEPT",
             )
         return self._epochs
+
+
+class ExecutorTools:
+    """Answer questions about a query that runs on executors, by Spark's jobs."""
+
+    def __init__(self, runner: EpochRunner) -> None:
+        self._runner = runner
+
+    def verify(
+        self,
+        *,
+        left_df: DataFrame | None,
+        right_df: DataFrame | None,
+        tables: Mapping[str, DataFrame] | None,
+        **options: Any,
+    ) -> VerificationReport:
+        from zset_join.runners.spark.tools.verification import given_tables, verify
+
+        given = given_tables(self._runner.query, left_df=left_df, right_df=right_df, tables=tables)
+        return verify(self._runner.query, self._runner, given=given, **options)
+
+    def explain_row(self, row: Mapping[str, Any], *, most_rows: int) -> RowHistory:
+        from zset_join.runners.spark.tools.logged_stages import explain_row
+
+        return explain_row(self._runner.query, self._runner, row, most_rows=most_rows)
+
+    def diff(
+        self, query: PlannedQuery, *, lease_seconds: float, reread: Mapping[str, Any] | None = None, as_now: bool = False
+    ) -> PlanDiff:
+        from zset_join.runners.spark.driver.executors_state import diff_of_executors
+
+        location = self._runner.options.checkpoint_location
+        return diff_of_executors(location, query, lease_seconds=lease_seconds, reread=reread, as_now=as_now)
+
+    def dead_letters(self, **chosen: Any) -> pa.Table:
+        options = self._runner.options
+        return read_letters(options.checkpoint_location, path=options.dead_letter_path, **chosen)
+
+    def view_rows(self, view: str, values: Mapping[str, Any], *, most_rows: int) -> tuple[ZSet, int]:  # noqa: ARG002 - the only one
+        from zset_join.runners.spark.tools.verification import emitted_rows
+
+        return emitted_rows(self._runner, values, most_rows=most_rows)
 
 
 def refuse_given(given: Mapping[str, Any]) -> None:

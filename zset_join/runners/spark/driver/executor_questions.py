@@ -22,7 +22,7 @@ from zset_join.checkpoint.reading import checkpoint_folder, no_checkpoint, store
 from zset_join.core.errors import StateError
 from zset_join.core.options import QueryOptions
 from zset_join.runners.spark.driver.changing_executors import evolve_executors, undo_executors
-from zset_join.runners.spark.driver.executor_tools import ExecutorTools
+from zset_join.runners.spark.driver.driver_tools import ExecutorTools
 from zset_join.runners.spark.driver.executors_state import diff_of_executors
 from zset_join.runners.spark.driver.on_server import on_server, once_free, table_bytes
 from zset_join.runners.spark.driver.questions import (
