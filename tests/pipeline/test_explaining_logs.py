@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from tests.checkpoint.query_by_hand import LEFT, RIGHT, QueryByHand, left_rows, right_rows
 from tests.checkpoint.test_replay import history as drawn_history
+from zset_join.checkpoint.reading import read_committed
+from zset_join.checkpoint.record import BucketHistory
 from zset_join.core.errors import OptionError
+from zset_join.pipeline import Pipeline, changes
+from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users import theirs
+from zset_join.plan.query_plan import QueryPlan
+from zset_join.plan.row_steps import relation_after
 from zset_join.runners.local.explaining_logs import LoggedStage, explain_from_logs
+from zset_join.runners.local.feeding import transforms_of
 from zset_join.stages import StageOptions
 from zset_join.stages.join import JoinStage
 from zset_join.tools.reports import InputChange, RowEvent, RowHistory
@@ -114,3 +123,59 @@ def test_a_question_about_too_many_rows_is_refused(query: QueryByHand) -> None:
 
     with pytest.raises(OptionError, match="more than 5 changes"):
         find(query, {"k": 2}, most_changes=5)
+
+
+def of_chain() -> dict[str, Any]:
+    orders = changes("orders", {"id": pa.int64(), "item": pa.string()}, keys="id")
+    items = changes("items", {"item": pa.string(), "price": pa.int64()}, keys="item")
+    priced = orders.join(items, "item", "left").where(F.col("id") != 3)
+    by_price = priced.groupBy("price").agg(F.count().alias("n"))
+    return {"groups": by_price, "groups of groups": by_price.groupBy("n").agg(F.count().alias("prices")),
+            "all rows": priced.agg(F.count().alias("n")), "distinct": priced.select("price").distinct()}  # fmt: skip
+
+
+def logged_stages(plan: QueryPlan, histories: Mapping[str, BucketHistory]) -> list[LoggedStage]:
+    targets = {feed.origin: (feed, (node.number, side)) for node in plan.nodes for side, feeds in enumerate(node.feeds)
+               for feed in feeds}  # fmt: skip
+    stages = []
+    for node in plan.nodes:
+        feed, target = targets.get(node.number, (plan.views[0].feeds[0], None))
+        stages.append(
+            LoggedStage(
+                number=node.number,
+                stage=node.stage,
+                owner=node.stage,
+                histories=[histories[f"{node.name}/0"]],
+                output=relation_after(node.stage.output, feed.steps).schema,
+                transforms=transforms_of(feed.steps, node.stage.output),
+                target=target,
+                streams=frozenset(side for side, feeds in enumerate(node.feeds) if isinstance(feeds[0].origin, str)),
+            )
+        )
+    return stages
+
+
+@pytest.mark.parametrize("name", of_chain())
+def test_through_several_stages_it_finds_what_the_whole_pipeline_finds(tmp_path: Path, name: str) -> None:
+    pipeline = Pipeline(of_chain()[name], directory=str(tmp_path / "of pipeline"), keep_inputs=True)
+    pipeline.step({"orders": [{"id": 1, "item": "nail"}, {"id": 2, "item": "nut"}], "items": [{"item": "bolt", "price": 5}]})
+    pipeline.step({"items": [{"item": "nail", "price": 3}, {"item": "nut", "price": 3}]})
+    pipeline.step({"orders": [{"id": 1, "item": "bolt"}, {"id": 3, "item": "nut"}]})
+    view = pipeline.plan.output.schema
+    (column, *_) = view.names
+    questions = [{column: value} for value in {row[0] for row, _ in pipeline.contents().to_pylist()}]
+    committed = read_committed(str(tmp_path / "of pipeline"))
+    assert committed is not None
+    stages = logged_stages(pipeline.plan, committed.histories)
+
+    for question in questions:
+        whole = pipeline.explain_row(question)
+        found = explain_from_logs(stages, view, committed.files, OPTIONS, question, most_changes=100)
+        assert [(event.epoch, event.emitted) for event in found.events] == [
+            (event.epoch, event.emitted) for event in whole.events
+        ]
+        assert [sorted(map(repr, event.changes)) for event in found.events] == [
+            sorted(map(repr, event.changes)) for event in whole.events
+        ]
+    pipeline.close()
+    assert questions

@@ -7,8 +7,8 @@ cause.
 
 How: epochs are replayed in order (`ReplayedEpoch`), those of a pipeline from the first one on. In an epoch that changed rows
 requested, changes are omitted, half of them at a time; a half that makes no difference is left, another one is halved again.
-Where only both halves together make one, each is halved without the other. Recorded external rows and watermarks are used where
-there are any: a row that moved a watermark is no cause of what the watermark released.
+Where only both halves together make one, each is halved without the other. Recorded external rows are used, and watermarks
+where the log of a bucket has them: there a row that moved a watermark is no cause of what the watermark released.
 
 Cost: a replay of all epochs, and about 2 k log n answers for k causes among n changes of an epoch, 2 n where each of n would
 have been enough. Changes that undo each other within one epoch (the same row in and out) are no cause.
@@ -128,7 +128,7 @@ def _replayed(plan: QueryPlan, history: Iterable[PastEpoch], options: StageOptio
     stages = [node.stage for node in plan.nodes]
     try:
         for past in history:
-            watermarks.past = states.past = past
+            states.past = past
             answered = engine.answer(states, past.epoch, past.deltas, past.processing_time_us)
             others = _Answers(engine, states, watermarks, past, answered.times)
             yield ReplayedEpoch(
@@ -147,18 +147,12 @@ def _replayed(plan: QueryPlan, history: Iterable[PastEpoch], options: StageOptio
 
 
 class _PastWatermarks(Watermarks):
-    """Follow the watermarks of a plan as they are held or were recorded; else as the rows move them."""
+    """Follow the watermarks of a plan as the rows move them, or hold them."""
 
-    past = PastEpoch(-1, None)
     held: KnownTimes | None = None
 
     def after(self, deltas: Mapping[str, ZSet], processing_time_us: int | None) -> KnownTimes:
-        if self.held is not None:
-            return self.held
-        recorded = self.past.watermarks
-        if recorded is None:
-            return super().after(deltas, processing_time_us)
-        return KnownTimes(self.known.sources, tuple(recorded.get(at, before) for at, before in enumerate(self.known.stages)))
+        return super().after(deltas, processing_time_us) if self.held is None else self.held
 
 
 class _PastStates(MemoryStates):

@@ -25,6 +25,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
 
 from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.checkpoint.log import read_log
@@ -124,7 +126,10 @@ class _Search:
 
         def is_requested(epoch: int, rows: ZSet) -> npt.NDArray[np.bool_]:
             keys = (requested or {}).get(epoch, {})
-            return np.array([key in keys for key in _keys(shown_rows(rows.rows.select(names)), names)], np.bool_)
+            mask = _may_be_among(rows.rows, [change.row for change in keys.values()], names)
+            few = shown_rows(take_rows(rows.rows, np.flatnonzero(mask)))
+            mask[mask] = [key in keys for key in _keys(few, names)]
+            return mask
 
         wanted = self.wanted if requested is None else is_requested
         for history in one.histories:
@@ -265,6 +270,17 @@ def _names(given: StageInput) -> list[str]:
     """Return the columns by which the rows of an input are matched with those of the stage before."""
     names = set(given.relation.schema.names)
     return [name for name in shown_names(given.fed.schema.names) if name in names]
+
+
+def _may_be_among(rows: pa.RecordBatch, wanted: Sequence[Row], names: Sequence[str]) -> npt.NDArray[np.bool_]:
+    """Return which rows have integers of wanted ones, before rows are compared in Python."""
+    mask = np.ones(rows.num_rows, np.bool_)
+    for name in names:
+        column = rows.column(name)
+        if pt.is_integer(column.type):
+            values = pa.array([row[name] for row in wanted], column.type)
+            mask &= pc.is_in(column, value_set=values).to_numpy(zero_copy_only=False)
+    return mask
 
 
 def _keys(rows: Sequence[Row], names: Sequence[str]) -> list[str]:

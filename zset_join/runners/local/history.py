@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
 
 import pyarrow as pa
 
@@ -21,8 +20,6 @@ from zset_join.zset import ZSet
 
 __all__ = ["InputHistory", "PastEpoch", "inputs_not_kept", "part_of", "rows_under", "under_columns"]
 
-_Value = TypeVar("_Value")
-
 
 @dataclass(frozen=True, slots=True)
 class PastEpoch:
@@ -30,7 +27,6 @@ class PastEpoch:
     processing_time_us: int | None
     deltas: Mapping[str, ZSet] = field(default_factory=dict)  # by source, without empty ones
     fetched: Mapping[int, ZSet] | None = None  # external rows, by stage; None: not known
-    watermarks: Mapping[int, int] | None = None  # after the epoch, by stage; None: they follow from the rows
 
 
 class InputHistory:
@@ -92,13 +88,10 @@ def part_of(history: Iterable[PastEpoch], stages: Sequence[int], sources: Sequen
         yield replace(
             past,
             deltas={name: delta for name, delta in past.deltas.items() if name in wanted},
-            fetched=None if past.fetched is None else _renumbered(past.fetched, stages),
-            watermarks=None if past.watermarks is None else _renumbered(past.watermarks, stages),
+            fetched=None
+            if past.fetched is None
+            else {at: past.fetched[number] for at, number in enumerate(stages) if number in past.fetched},
         )
-
-
-def _renumbered(by_stage: Mapping[int, _Value], stages: Sequence[int]) -> dict[int, _Value]:
-    return {at: by_stage[number] for at, number in enumerate(stages) if number in by_stage}
 
 
 def inputs_not_kept(what: str) -> OptionError:
