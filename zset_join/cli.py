@@ -100,7 +100,7 @@ def _parser() -> argparse.ArgumentParser:
     _dialect_option(explain)
     row = _program_verb(verbs, "explain-row", "print the input changes that made and retracted a row", _explain_row)
     row.add_argument("values", nargs="+", metavar="COLUMN=VALUE", help="columns of the output; an empty value is NULL")
-    row.add_argument("--most-rows", type=int, default=1_000, help="maximum rows to print (1000)")
+    row.add_argument("--most-rows", type=int, default=1_000, help="maximum input changes of an epoch to print (1000)")
 
     plan = verbs.add_parser("plan", help="print the plan in a checkpoint, without the query's program")
     plan.add_argument("checkpoint", help=_CHECKPOINT)

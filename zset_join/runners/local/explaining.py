@@ -210,7 +210,7 @@ class _Causes:
                 if len(causes) > self.most_changes:
                     raise OptionError(
                         f"explain_row({dict(self.row)!r}): more than {counted(self.most_changes, 'change')} of epoch "
-                        f"{self.past.epoch} made these rows; select fewer rows, or raise most_changes.",
+                        f"{self.past.epoch} made these rows; select fewer, or raise most_changes (inside Spark: most_rows).",
                         code="ROW_QUESTION",
                         epoch=self.past.epoch,
                     )

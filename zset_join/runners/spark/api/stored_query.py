@@ -198,16 +198,15 @@ class StoredQuery:
         Epochs wait meanwhile. The log reaches back to the last snapshot of a bucket, or with `retainInputLog` to the start.
 
         Args:
-            row: columns of the output to values; name its key, or at least few rows. Of a group, columns of its key: the answer
-                are the rows that arrived into it and left it.
-            most_rows: rows and input changes to report at most, per join of a chain.
+            row: columns of the output to values; best its key.
+            most_rows: input changes to report at most, of an epoch.
 
         Raises:
-            OptionError: `ROW_QUESTION`: an unknown, nested or aggregated column, a value of another type, or too many rows.
+            OptionError: `ROW_QUESTION`: an unknown column, a value of another type, or too many changes.
             StateError: the checkpoint cannot be read.
 
-        Cost: two or three passes over the log and the snapshots of each join, on the driver; with row steps a small Spark job,
-            and for computed columns alone a batch join of the logged rows.
+        Cost: a replay of the snapshots and logs of all stages on the driver, one bucket at a time; with a step that Spark alone
+            evaluates a small Spark job per epoch.
         """
         return self._tools.explain_row(row, most_rows=most_rows)
 
