@@ -33,8 +33,7 @@ class ObjectStoreServer:
         to_lose: requests whose answers are still to get lost.
         to_cut: requests that are still to end before they are done.
         faults: number of a request, from the last `counted` on, to the fault that it meets: "500" and "503" in place of the
-            work, "done 500" after it, "cut" before and "lost" after it, "late" some seconds after it was sent, "half" of its
-            answer.
+            work, "done 500" after it, "cut" before and "lost" after it, "late" some seconds later, "half" of its answer.
         met: what met a fault.
         port: where it listens.
     """
@@ -142,14 +141,15 @@ class ObjectStoreServer:
         elif fault == "done 500":
             answer = list(self._application(environ, lambda *_: None))[:0]
             start("500 Fault", [])
+        elif fault == "half":
+            sent: list[Any] = []
+            whole = b"".join(self._application(environ, lambda *given: sent.extend(given[:2])))
+            lines = dict.fromkeys([f"HTTP/1.1 {sent[0]}", *map(": ".join, sent[1]), f"Content-Length: {len(whole)}"])
+            environ["werkzeug.socket"].sendall("\r\n".join([*lines, "", ""]).encode() + whole[: len(whole) // 2])
+            start(sent[0], [])
+            answer, is_lost = [], True
         else:
             answer = self._application(environ, start)
-        if fault == "half":
-            whole = b"".join(answer)
-            environ["werkzeug.socket"].sendall(
-                b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(whole) + whole[: len(whole) // 2]
-            )
-            is_lost = True
         if call is not None:
             call(True)
         if is_cut or is_lost:

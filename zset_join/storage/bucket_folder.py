@@ -214,10 +214,15 @@ class BucketFolder:
 
         def guarded() -> _Result:
             _refuse_forked(self.location)
-            try:
-                return act()
-            except BaseError as error:
-                raise self._failed(name, error) from error
+            ends = time.monotonic() + self._retry_seconds
+            while True:
+                try:
+                    return act()
+                except BaseError as error:
+                    # The library does not repeat a request whose answer ends early.
+                    if "response body" not in str(error) or time.monotonic() >= ends:
+                        raise self._failed(name, error) from error
+                time.sleep(_FIRST_WAIT_SECONDS)
 
         return guarded
 
