@@ -13,6 +13,7 @@ from zset_join.core.relation import Relation
 from zset_join.lookup.fetcher import Fetcher
 from zset_join.lookup.journal import FetchJournal
 from zset_join.lookup.options import Lookup
+from zset_join.lookup.source import TransientLookupError
 from zset_join.shapes.lookup import LookupShape, RetryPolicy
 from zset_join.state.join.lookup_rows import fetched_rows
 from zset_join.testing.lookups import FakeClock, ScriptedSource
@@ -21,28 +22,22 @@ SCHEMA = pa.schema({"id": pa.int64(), "v": pa.int64()})
 PROBE = Relation(name="orders", schema=pa.schema({"o": pa.int64(), "who": pa.int64()}), join_key=("who",))
 SHAPE = LookupShape.of(PROBE, Relation(name="t", schema=SCHEMA, join_key=("id",)), "inner")
 TTL, DELAY = 50, 10
+RETRY = {"retry_predicate": "lookup_miss", "retry_strategy": "fixed_delay", "fixed_delay": DELAY}
 
 
 def run_fetches(data: st.DataObject) -> None:
     """Fetch several epochs of keys, each twice through a journal, and compare calls and rows with what they must be."""
-    is_async, parks = data.draw(st.booleans()), data.draw(st.booleans())
-    retries, batch = data.draw(st.integers(0, 2)), data.draw(st.integers(1, 3))
+    is_async, parks = data.draw(st.booleans()), data.draw(st.sampled_from([False, False, True]))
+    retries, batch = data.draw(st.sampled_from([0, 1, 2, 2])), data.draw(st.integers(1, 3))
     cached = data.draw(st.sampled_from(["none", "partial"]))
     missing = cached == "partial" and data.draw(st.booleans())
-    rows = data.draw(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9), st.sampled_from([0, 5, 15, 60])), max_size=5))
+    times = st.sampled_from([0, 5, 15, 25, 60])
+    rows = data.draw(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 9), times), min_size=1, max_size=5))
     clock = FakeClock()
     source = ScriptedSource("t", SCHEMA, clock=clock)
     for key, value, since in rows:
         source.put({"id": key, "v": value}, at=since)
-    retry: dict[str, Any] = {}
-    if retries:
-        retry = {
-            "retry_predicate": "lookup_miss",
-            "retry_strategy": "fixed_delay",
-            "fixed_delay": DELAY,
-            "max_attempts": retries,
-        }
-        retry["park"] = "epochs" if parks else "none"
+    retry: dict[str, Any] = {"max_attempts": retries, "park": "epochs" if parks else "none", **RETRY} if retries else {}
     hint = Lookup(
         async_=is_async,
         output_mode=data.draw(st.sampled_from(["ordered", "allow_unordered"])),
@@ -59,10 +54,12 @@ def run_fetches(data: st.DataObject) -> None:
     blocks = 0 if parks else retries
     with Fetcher(source, SHAPE, settings, clock=clock) as fetcher:
         for epoch in range(data.draw(st.integers(1, 4))):
-            keys = data.draw(st.lists(st.integers(0, 4), unique=True, max_size=4))
+            keys = data.draw(st.lists(st.integers(0, 3), unique=True, max_size=4))
             clock.sleep(data.draw(st.sampled_from([0, 7, 60])))
-            before, began = len(source.calls), clock.now_us() / 1e6
+            before, began, counts = len(source.calls), clock.now_us() / 1e6, fetcher.counts.to_json()
             wanted, calls = _expected(keys, rows, believed, began, blocks, missing and not (parks and retries), cached)
+            failures = data.draw(st.integers(0, 2)) if calls else 0
+            source.failures = [TransientLookupError("busy", retry_after_seconds=0.0)] * failures
             requested = pa.record_batch({"id": pa.array(keys, pa.int64())})
 
             def fetch(chosen: pa.RecordBatch) -> pa.RecordBatch:
@@ -70,13 +67,14 @@ def run_fetches(data: st.DataObject) -> None:
 
             first = journal.fetched(epoch, requested, fetch)
             assert _found(first) == wanted, (keys, rows)
-            if not is_async:
-                made = [(call.at, key) for call in source.calls[before:] for (key,) in call.keys]
+            assert all(len(call.keys) <= batch for call in source.calls)
+            if not is_async or settings.capacity * batch >= len(keys):  # all begin at once
+                made = [(call.at, key) for call in source.calls[before + failures :] for (key,) in call.keys]
                 assert sorted(made) == sorted(calls)
-                assert all(len(call.keys) <= batch for call in source.calls)
+                since = fetcher.counts.since(counts)
+                assert (since["transient_errors"], since["retries"]) == (failures, sum(at > began for at, _ in calls))
             counted = len(source.calls)
-            shuffled = pa.record_batch({"id": pa.array(keys[::-1], pa.int64())})
-            assert _found(journal.fetched(epoch, shuffled, fetch)) == wanted
+            assert _found(journal.fetched(epoch, pa.record_batch({"id": pa.array(keys[::-1], pa.int64())}), fetch)) == wanted
             assert len(source.calls) == counted
 
 

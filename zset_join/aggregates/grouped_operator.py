@@ -25,7 +25,7 @@ from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.state.rows.answers import Answers
 from zset_join.state.rows.hash_seed import HashTables
 from zset_join.state.rows.rejected_rows import no_rejections
-from zset_join.state.rows.usage import closed, make_directory
+from zset_join.state.rows.usage import closed
 from zset_join.zset import ZSet
 
 __all__ = ["GroupedOperator", "GroupedOutput"]
@@ -69,7 +69,6 @@ class GroupedOperator:
         self.output = output
         self.on_bad_input = options.on_bad_input
         self._is_closed = False
-        make_directory(options.directory)
         self._input = GroupedInput(
             accumulation,
             group_by,

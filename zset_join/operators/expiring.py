@@ -34,7 +34,7 @@ from zset_join.state.rows.guarded import guarded
 from zset_join.state.rows.hash_seed import HashTables
 from zset_join.state.rows.rejected_rows import REJECTION_SCHEMA, describe_rejection, rejection_table
 from zset_join.state.rows.side import SideState
-from zset_join.state.rows.usage import check_same_epoch, make_directory
+from zset_join.state.rows.usage import check_same_epoch
 from zset_join.state.time.expiring_rows import ExpiringEpoch, ExpiringRows, TimeToLive
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import DurableOperator, NextDue, due_of, earliest
@@ -81,7 +81,6 @@ class Expiring:
         self.on_bad_input = on_bad_input
         self._inside, self._given = inside, tuple(inputs)
         own = None if directory is None else str(Path(directory) / _DIRECTORY)
-        make_directory(own)
         self._rows = [
             None
             if one.ttl is None

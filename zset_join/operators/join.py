@@ -56,7 +56,7 @@ from zset_join.state.rows.hash_seed import HashTables
 from zset_join.state.rows.rejected_rows import describe_rejection, no_rejections, rejection_table
 from zset_join.state.rows.side import SideRules, SideState
 from zset_join.state.rows.side_snapshot import restore_side, side_reader, snapshot_epoch
-from zset_join.state.rows.usage import check_same_epoch, closed, make_directory
+from zset_join.state.rows.usage import check_same_epoch, closed
 from zset_join.zset import ZSet
 
 __all__ = ["JOIN_TYPES", "HashJoin"]
@@ -130,7 +130,6 @@ class HashJoin:
         self._answers = Answers()
         self._prepared: PreparedEpoch | None = None
         self._is_closed = False
-        make_directory(options.directory)
         self._tables = tables = HashTables.of(options)
         self._sides = [
             SideState(

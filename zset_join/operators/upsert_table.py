@@ -43,7 +43,7 @@ from zset_join.state.rows.hash_seed import HashTables
 from zset_join.state.rows.rejected_rows import describe_rejection, no_rejections, rejection_table
 from zset_join.state.rows.side import PreparedSide, SideRules, SideState
 from zset_join.state.rows.side_snapshot import restore_side, side_reader, snapshot_epoch
-from zset_join.state.rows.usage import closed, make_directory
+from zset_join.state.rows.usage import closed
 from zset_join.zset import ZSet
 
 __all__ = ["Latest", "Route", "UpsertTable"]
@@ -74,7 +74,6 @@ class UpsertTable:
         self._table = table
         self._chunk_rows = options.chunk_rows
         self._is_closed = False
-        make_directory(options.directory)
         self._side = SideState(
             replace(
                 relation,

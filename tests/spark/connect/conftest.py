@@ -196,6 +196,7 @@ def _with_session(function: Callable[..., Any], given: tuple[Any, ...]) -> Any:
     from pyspark.sql import SparkSession
 
     try:
+        SparkSession.active().conf.set("spark.sql.session.timeZone", "UTC")  # a test before may have set another
         return function(SparkSession.active(), *given)
     except PySparkException as error:  # it holds messages that only a client can read
         raise RuntimeError(str(error)) from None

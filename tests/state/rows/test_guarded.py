@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from tests.stages.every_stage import CONTROLLED, EVENTS, QUOTES, STAGES, registered
-from tests.state.rows.test_directory_lock import BAG, made
+from tests.state.rows.test_directory_lock import BAG
 from zset_join.core.errors import BadInputError, OptionError, PlanError, StateError
 from zset_join.core.tick import Tick
 from zset_join.expressions import left
@@ -145,12 +145,13 @@ def test_a_listed_answer_is_refused_once_the_state_has_changed_or_is_closed(kind
     assert [outdated.value.code, closed.value.code] == ["ANSWER_OUTDATED", "OPERATOR_CLOSED"]
 
 
-@pytest.mark.parametrize("name", ["join", "route", "aggregate"])
-def test_a_directory_is_made_or_refused_by_name(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", sorted({*STAGES} - {"unchanged"}))
+def test_a_directory_is_made_or_refused_by_name(kind: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
 
-    made(name, tmp_path / "a" / "b").close()
-    with pytest.raises(OptionError, match="cannot be made") as refused:
-        made(name, tmp_path / "file" / "b")
+    STAGES[kind].build(StageOptions(), str(tmp_path / "a" / "b")).close()
+    for seed, below in ((None, "file"), (None, "file/b"), (7, "file/b")):
+        with pytest.raises(OptionError, match=r"\[DIRECTORY\] directory='.*' cannot be made"):
+            STAGES[kind].build(StageOptions(hash_seed=seed), str(tmp_path / below))
 
-    assert (refused.value.code, (tmp_path / "a" / "b").is_dir()) == ("DIRECTORY", True)
+    assert (tmp_path / "a" / "b").is_dir()

@@ -23,6 +23,7 @@ from contextvars import ContextVar
 from pathlib import Path
 
 from zset_join.core.errors import StateError
+from zset_join.state.rows.usage import make_directory
 from zset_join.storage.local import FileLock, lock_file
 from zset_join.storage.operations import perform
 
@@ -44,6 +45,7 @@ def locked_outside() -> Iterator[None]:
 
 def hold_directory(holder: object, directory: str | None, name: str) -> Callable[[], object]:
     """Take the lock of the files of one name for an object; return what gives it back, as the end of the object does too."""
+    make_directory(directory)
     lock = take_directory(directory, name)
     return _nothing if lock is None else weakref.finalize(holder, lock.release)
 

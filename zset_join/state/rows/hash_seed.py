@@ -16,6 +16,7 @@ from pathlib import Path
 
 from zset_join.core.errors import OptionError, StateError
 from zset_join.shapes.operator_options import OperatorOptions
+from zset_join.state.rows.usage import make_directory
 from zset_join.storage.operations import perform
 
 __all__ = ["IN_MEMORY", "SEED_FILE", "HashTables", "choose_seed", "hash_key", "seed_of_query"]
@@ -48,12 +49,12 @@ def choose_seed(hash_seed: int | None, directory: str | None) -> int:
         return hash_seed
     if directory is None:
         return secrets.randbits(32)
+    make_directory(directory)
     path = Path(directory) / SEED_FILE
     try:
         written = perform("read", str(path), lambda: path.read_text(encoding="ascii"))
     except FileNotFoundError:
         seed = secrets.randbits(32)
-        perform("open", directory, lambda: path.parent.mkdir(parents=True, exist_ok=True))
         perform("write", str(path), lambda: path.write_text(f"{seed}\n", encoding="ascii"))
         return seed
     if not written.strip().isdigit() or int(written) > _MOST:
