@@ -22,7 +22,6 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from property_tests.routed_join import needs_route
 from zset_join.aggregates import AggregateCall
 from zset_join.core.options import HotBudget
 from zset_join.core.relation import Relation
@@ -111,7 +110,9 @@ class History:
     @property
     def routed(self) -> tuple[bool, ...]:
         """Return per side whether it goes through a route."""
-        return tuple(needs_route(relation) for relation in self.relations)
+        return tuple(
+            relation.mode == "upsert" and not set(relation.join_key) <= set(relation.primary_key) for relation in self.relations
+        )
 
     def build_route(self, side: int, directory: str | None) -> Route:
         """Make the route of a side."""

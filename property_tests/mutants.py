@@ -25,6 +25,7 @@ from property_tests.aggregate_shapes import aggregate_specs, build_aggregate
 from property_tests.append_buffer_laws import BUFFER_LAWS, Mutate, buffer_cases
 from property_tests.bucketed_shapes import Bug, build_bucketed_join, double_slice, forgets_movers, lost_slice, wrong_hash
 from property_tests.laws import LAWS, Law, LawBrokenError
+from property_tests.plans_in_buckets import plans_in_buckets_are_one
 from property_tests.profiles import HUNT
 from property_tests.registry import (
     RESIDUAL_EXPRESSIONS,
@@ -48,6 +49,7 @@ from zset_join.core.errors import ZsetJoinError
 from zset_join.lookup import cache, fetcher, journal
 from zset_join.operators import lookup_join
 from zset_join.operators.first_load import LoadedJoin
+from zset_join.runners.common import exchange
 from zset_join.shapes import lookup as lookup_shape
 from zset_join.shapes.version_join import VersionJoinShape
 from zset_join.state.join import match_memo
@@ -724,7 +726,12 @@ def fetches_equal_their_model() -> None:
     search()
 
 
-MODELS = (lookups_equal_their_model, joins_by_processing_time_equal_their_model, fetches_equal_their_model)
+MODELS = (
+    lookups_equal_their_model,
+    joins_by_processing_time_equal_their_model,
+    fetches_equal_their_model,
+    plans_in_buckets_are_one,
+)
 
 
 def _patched(story: str, model: Callable[[], None], owner: object, name: str, bug: object) -> Mutant:
@@ -812,7 +819,23 @@ _OF_LOOKUPS: tuple[Mutant, ...] = (
     _patched("the journal is not read", fetches_equal_their_model, journal.FetchJournal, "_kept", timed.forgetful),
 )
 
-MUTANTS = (*_JOINS_AND_AGGREGATES, *_OF_TIME, *_AT_THE_LIMIT, *_OF_LOOKUPS)
+_OF_EXCHANGES: tuple[Mutant, ...] = (
+    _patched("a route forgets a key", plans_in_buckets_are_one, exchange.Exchange, "absorb", bugs.forgets_a_key),
+    _patched("a NULL key moves", plans_in_buckets_are_one, exchange.RowBuckets, "of", bugs.nulls_go_by_place),
+    _patched(
+        "a delete has not the sequence of the change that moved the row",
+        plans_in_buckets_are_one,
+        exchange.Exchange,
+        "routed",
+        bugs.deletes_with_an_old_sequence,
+    ),
+    _patched("an exchange reorders two changes of one key", plans_in_buckets_are_one, exchange, "_taken", bugs.taken_backwards),
+    _patched(
+        "tombstones of all buckets stay", plans_in_buckets_are_one, exchange.Exchange, "settled", lambda _, parts: list(parts)
+    ),
+)
+
+MUTANTS = (*_JOINS_AND_AGGREGATES, *_OF_TIME, *_AT_THE_LIMIT, *_OF_LOOKUPS, *_OF_EXCHANGES)
 LATE = frozenset(
     (
         "lets_changed_rows_stand",

@@ -20,6 +20,8 @@ from zset_join.kernels.rows.delta import D_COMPARED_COLUMNS
 from zset_join.kernels.rows.side import H_COLD_BYTES
 from zset_join.operators.first_load import LoadedJoin
 from zset_join.operators.join import HashJoin
+from zset_join.runners.common import exchange
+from zset_join.runners.common.exchange import Exchange, RowBuckets
 from zset_join.state.cold.cold_side import ColdSide
 from zset_join.state.join.append_buffer import AppendBuffer, BufferedEpoch
 from zset_join.state.join.hybrid_state import HybridState
@@ -498,3 +500,40 @@ def absorbs_anyway(join: HashJoin) -> HashJoin:
 def keeps_all_in_memory(join: HashJoin) -> HashJoin:
     never_spills(join._hybrid)
     return join
+
+
+# ---------------------------------------------------------------- exchanges
+
+
+def forgets_a_key(self: Exchange, tick: Tick, delta: ZSet, absorb: Any = Exchange.absorb) -> None:
+    """Fold in all changes but the last one."""
+    absorb(self, tick, ZSet(delta.rows.slice(0, len(delta) - 1), delta.weights[:-1]) if len(delta) > 1 else delta)
+
+
+def nulls_go_by_place(self: RowBuckets, rows: pa.RecordBatch, of: Any = RowBuckets.of) -> Any:
+    """Send rows with NULL in their key to buckets by turns."""
+    buckets = of(self, rows)
+    for name in self._equal:
+        lost = rows.column(name).is_null().to_numpy(zero_copy_only=False)
+        buckets[lost] = np.arange(rows.num_rows)[lost] % 3
+    return buckets
+
+
+def deletes_with_an_old_sequence(self: Exchange, tick: Tick, delta: ZSet, routed: Any = Exchange.routed) -> ZSet:
+    """Give deletes a sequence that is older than that of any row."""
+    changes = routed(self, tick, delta)
+    names = () if self.route is None else self.route.output.sequence_by
+    rows = changes.rows
+    for name in names:
+        old = pa.array(
+            [-9 if weight < 0 else value for value, weight in zip(rows[name].to_pylist(), changes.weights, strict=True)]
+        )
+        rows = rows.set_column(
+            rows.schema.get_field_index(name), rows.schema.field(name), old.cast(rows.schema.field(name).type)
+        )
+    return ZSet(rows, changes.weights)
+
+
+def taken_backwards(changes: ZSet, positions: Any, taken: Any = exchange._taken) -> ZSet:
+    """Turn the rows of a part around."""
+    return taken(changes, np.ascontiguousarray(positions[::-1])) if len(positions) < len(changes) else changes

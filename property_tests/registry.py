@@ -491,7 +491,6 @@ _SPILLING = (
     "join-",
     "latest-",
     "route-",
-    "routed-",
     "aggregate-groups-",
     "preaggregated-sums-groups",
     "preaggregated-values-groups",

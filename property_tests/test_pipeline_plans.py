@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from property_tests.pipeline_plans import ViewDiffersError, drawn_view, run_view, search
+from property_tests.plans_in_buckets import plan_in_buckets_is_one
+from property_tests.profiles import profile_name
 from zset_join.operators.aggregate import Aggregate
 from zset_join.operators.first_upserts import LoadedLatest
 from zset_join.operators.join import HashJoin
@@ -16,12 +18,19 @@ from zset_join.runners.local import feeding
 from zset_join.zset import ZSet
 
 _SEEDS = 6
+_IN_BUCKETS = {"push": 30, "scout": 300, "nightly": 3_000}
 _TRIES = 60
 
 
 @pytest.mark.parametrize("seed", range(_SEEDS))
 def test_a_random_view_equals_the_batch_query_whatever_happens_in_between(seed: int, tmp_path: Path) -> None:
     run_view(seed, tmp_path)
+
+
+def test_a_plan_in_several_buckets_with_exchanges_is_the_plan_in_one() -> None:
+    rows = [plan_in_buckets_is_one(seed) for seed in range(_IN_BUCKETS[profile_name()])]
+
+    assert sum(rows) > 20 * len(rows)
 
 
 def test_enough_is_compared(tmp_path: Path) -> None:

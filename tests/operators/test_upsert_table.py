@@ -79,7 +79,7 @@ def test_per_key_and_epoch_at_most_one_delete_and_one_upsert_come_out(
     assert route.feed(changes) == expected
 
 
-# ---------------------------------------------------------------- sequences end here
+# ---------------------------------------------------------------- sequences
 
 
 def test_a_deleted_row_is_remembered_until_its_retention_is_over() -> None:
@@ -92,11 +92,13 @@ def test_a_deleted_row_is_remembered_until_its_retention_is_over() -> None:
     assert route.feed(upsert((1, "bob", 10, 7)), watermark=10_000_000) == [((1, "bob", 10, 7), +1)]
 
 
-def test_the_output_needs_no_sequence_any_more() -> None:
-    output = Route(VERSIONED).output
+def test_a_delete_carries_the_sequence_of_the_change_that_moved_the_row() -> None:
+    route = Epochs(Route(VERSIONED))
+    route.feed(upsert((1, "ann", 10, 5), (2, "ann", 10, 5)))
 
-    assert (output.mode, output.sequence_by, output.primary_key, output.join_key) == ("upsert", (), ("id",), ("customer",))
-    assert output.schema.names == VERSIONED.schema.names
+    moved = route.feed(upsert((1, "bob", 10, 7)) + delete((2, None, None, 9)))
+
+    assert moved == [((1, "ann", None, 7), -1), ((2, "ann", None, 9), -1), ((1, "bob", 10, 7), +1)]
 
 
 def test_columns_that_a_delete_leaves_empty_are_nullable_in_the_output() -> None:

@@ -261,7 +261,7 @@ class PartialUpserts(Latest):
         newest = self._newest(delta, requested)
         rows = ZSet(delta.rows.take(pa.array(newest)), np.full(len(newest), -1, np.int64))
         self._prepared = None
-        _, (old, _) = self._prepare(Tick(self.absorbed_epoch + 1), rows)
+        _, (old, _, _) = self._prepare(Tick(self.absorbed_epoch + 1), rows)
         columns = self._all.gather(int(old.ctypes.data), len(old), self._side.arena.heap_address)
         self._prepared = None
         nullable = pa.schema([field.with_nullable(True) for field in self._side.relation.schema])

@@ -9,8 +9,8 @@ last one after are emitted. A delete of an unknown key is counted and emits noth
 
 `Route`: upserts are keyed by primary key, a join is partitioned by join key. When pk=1 moves from key A to key B, the two live
 in different partitions and only a table by primary key has A. Applied in order, the output leaves the same rows behind as the
-input; every delete carries the join key its row had. Per primary key and epoch at most one delete and one upsert come out, the
-delete first, without a sequence.
+input; every delete carries the join key its row had, and the sequence of the change that ended it: what is behind the route
+settles sequences as if there were none. Per primary key and epoch at most one delete and one upsert come out, the delete first.
 
 Remembers per primary key the given columns (of a route the keys alone), the sequence, and for deleted keys a tombstone; with a
 budget the busy rows in memory and the others on disk.
@@ -48,9 +48,9 @@ from zset_join.zset import ZSet
 
 __all__ = ["Latest", "Route", "UpsertTable"]
 
-_REF, _BEFORE = 0, 2  # words of a change
+_REF, _NUMBER, _BEFORE = 0, 1, 2  # words of a change
 _LISTED_ROWS = 1 << 16
-_Refs: TypeAlias = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
+_Refs: TypeAlias = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]
 
 
 class UpsertTable:
@@ -173,7 +173,7 @@ class UpsertTable:
             self._hybrid.close()
 
     def _prepare(self, tick: Tick, delta: ZSet) -> tuple[PreparedSide, _Refs]:
-        """Resolve a delta; return what was found, and the addresses of the rows that go, and of those that arrive."""
+        """Resolve a delta; return what was found, and the rows that go and arrive by address, and those that go by number."""
         if self._is_closed:
             raise closed("the table")
         kept = self._prepared
@@ -189,9 +189,9 @@ class UpsertTable:
         changes = changes[: self._side.list_changes(prepared, 0, int(changes.ctypes.data))]
         goes = changes[:, _BEFORE] == 1
         refs = changes[:, _REF]
-        old_and_new = refs[goes], refs[~goes]  # a change is eight times as long
-        self._prepared = (tick, delta, prepared, old_and_new)
-        return prepared, old_and_new
+        changed = refs[goes], refs[~goes], changes[goes, _NUMBER]  # a change is eight times as long
+        self._prepared = (tick, delta, prepared, changed)
+        return prepared, changed
 
     def _in_chunks(self, prepared: PreparedSide, refs: npt.NDArray[np.int64], plan: Any) -> Iterator[list[pa.Array]]:
         """Yield the columns of some row records, in chunks."""
@@ -250,9 +250,9 @@ class Latest(UpsertTable):
         (delta,) = deltas
         if len(delta) == 0:
             return
-        prepared, old_and_new = self._prepare(tick, delta)
+        prepared, (old, new, _) = self._prepare(tick, delta)
         self._refuse_bad_input(prepared, tick)
-        for refs, weight in zip(old_and_new, (-1, 1), strict=True):
+        for refs, weight in ((old, -1), (new, 1)):
             for columns in self._in_chunks(prepared, refs, self._plan):
                 rows = pa.RecordBatch.from_arrays(columns, schema=self.output.schema)
                 yield ZSet(rows, np.full(rows.num_rows, weight, np.int64))
@@ -305,12 +305,13 @@ class Route(UpsertTable):
         self._keys = tuple(dict.fromkeys((*relation.primary_key, *relation.join_key)))
         super().__init__(
             relation,
-            replace(relation, schema=nullable, sequence_by=()),
+            replace(relation, schema=nullable),
             table="route",
             kept=tuple(dict.fromkeys((*self._keys, *relation.sequence_by))),
             compared=self._keys,
             options=options,
         )
+        self._sequence = [name for name in relation.sequence_by if name not in self._keys]
         self._key_plan = self._side.layout.gather_plan(self._side.relation.field_indices(self._keys))
 
     def answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
@@ -320,19 +321,27 @@ class Route(UpsertTable):
         (delta,) = deltas
         if len(delta) == 0:
             return
-        prepared, (old, _) = self._prepare(tick, delta)
+        prepared, (old, _, numbers) = self._prepare(tick, delta)
         self._refuse_bad_input(prepared, tick)
-        # An unchanged key is no change, but its payload passes on: `after_of` names the row that won.
-        upserts = np.sort(prepared.after_of[: prepared.entries])
-        upserts = upserts[upserts >= 0]
+        schema, rows = self.output.schema, conform(delta.rows, self.inputs[0])
+        deciding = prepared.last_of[: prepared.entries]
+        # Rows that go are listed in the order of their keys, each of which was found once.
+        ending = deciding[np.isin(prepared.found[: prepared.entries], numbers)] if len(self._sequence) else numbers
+        begin = 0
         for keys in self._in_chunks(prepared, old, self._key_plan):
             by_name = dict(zip(self._keys, keys, strict=True))
             count = len(keys[0])
-            columns = [
-                by_name[field.name] if field.name in by_name else pa.nulls(count, field.type) for field in self.output.schema
-            ]
-            yield ZSet(pa.RecordBatch.from_arrays(columns, schema=self.output.schema), np.full(count, -1, np.int64))
-        rows = conform(delta.rows, self.inputs[0])
+            by_name |= _columns(take_rows(rows.select(self._sequence), ending[begin : begin + count]))
+            columns = [by_name[field.name] if field.name in by_name else pa.nulls(count, field.type) for field in schema]
+            yield ZSet(pa.RecordBatch.from_arrays(columns, schema=schema), np.full(count, -1, np.int64))
+            begin += count
+        # An unchanged key is no change, but its payload passes on: `after_of` names the row that won.
+        upserts = np.sort(prepared.after_of[: prepared.entries])
+        upserts = upserts[upserts >= 0]
         for begin in range(0, len(upserts), self._chunk_rows):
             taken = take_rows(rows, upserts[begin : begin + self._chunk_rows])
-            yield ZSet(pa.RecordBatch.from_arrays(taken.columns, schema=self.output.schema), np.ones(taken.num_rows, np.int64))
+            yield ZSet(pa.RecordBatch.from_arrays(taken.columns, schema=schema), np.ones(taken.num_rows, np.int64))
+
+
+def _columns(rows: pa.RecordBatch) -> dict[str, pa.Array]:
+    return dict(zip(rows.schema.names, rows.columns, strict=True))

@@ -29,6 +29,13 @@ def place_in(environment: dict[str, str]) -> Path:
     return Path(done.stdout.strip())
 
 
+def test_an_attribute_that_another_thread_has_made_since_it_was_missed_is_found() -> None:
+    one = kernel(lambda number: number + 1)
+    assert one(1) == 2
+
+    assert one.__getattr__("overloads") == one.overloads
+
+
 def test_versions_that_others_use_stay_and_those_of_last_month_or_beyond_the_eighth_go(tmp_path: Path) -> None:
     now = time.time()
     for number in range(9):

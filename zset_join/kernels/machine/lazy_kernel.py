@@ -71,9 +71,11 @@ class LazyKernel(CPUDispatcher):  # type: ignore[misc]  # numba has no types
         self._not_made = (py_func, locals, targetoptions, prepare)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or not self._make():
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        return getattr(self, name)
+        if not name.startswith("__"):
+            self._make()  # or another thread has, since the attribute was missed
+            if name in self.__dict__:
+                return self.__dict__[name]
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def _compile_for_args(self, *args: Any, **kws: Any) -> Any:
         self._make()
@@ -100,17 +102,16 @@ class LazyKernel(CPUDispatcher):  # type: ignore[misc]  # numba has no types
         """Return the function that a compiled kernel calls, once its signature is known."""
         return self._part.get_overload(sig)
 
-    def _make(self) -> bool:
-        """Create the parts that `__init__` omitted; return whether there were any."""
+    def _make(self) -> None:
+        """Create the parts that `__init__` omitted."""
         with _making:
             waiting = self.__dict__.pop("_not_made", None)
             if waiting is None:
-                return False
+                return
             py_func, locals_, options, prepare = waiting
             super().__init__(py_func, locals_, dict(options), pipeline_class=WholeCompiler)
             if prepare is not None:
                 prepare(self)
-            return True
 
 
 class LazyCache(FunctionCache):  # type: ignore[misc]  # numba has no types

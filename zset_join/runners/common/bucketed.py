@@ -31,14 +31,15 @@ from zset_join.core.key_types import storage_type
 from zset_join.core.relation import Relation
 from zset_join.core.row_conversion import conform, take_rows
 from zset_join.core.tick import Tick
+from zset_join.runners.common.exchange import RowBuckets, apart, moves, side_table, together
 from zset_join.runners.common.key_buckets import KeyBuckets, MovedKeys
 from zset_join.runners.common.workers import Workers
 from zset_join.stages.effect import has_effect
 from zset_join.stages.stage import Stage, StageInput, StageOptions
 from zset_join.state.rows.guarded import guarded
-from zset_join.state.rows.side_snapshot import snapshot_counts, snapshot_epoch, with_unknown_deletes
+from zset_join.state.rows.side_snapshot import snapshot_counts, with_unknown_deletes
 from zset_join.state.rows.usage import check_same_epoch, make_directory
-from zset_join.zset import ZSet, single_batch
+from zset_join.zset import ZSet
 from zset_join.zset.protocol import (
     AnswerListingOperator,
     DurableOperator,
@@ -67,17 +68,13 @@ def why_in_one_bucket(stage: Stage, options: StageOptions) -> str | None:
     if stage.is_append_buffer and options.buffer_limit.max_bytes:
         return "its limit counts all rows"
     for number, given in enumerate(stage.inputs):
-        if _moves(given) and not _may_move(stage, number, given, options):
+        if moves(given) and not _may_move(stage, number, given, options):
             return f'the key of a row of "{given.relation.name}" may change, and what it was is in one bucket'
     return None
 
 
-def _moves(given: StageInput) -> bool:
-    return given.relation.mode == "upsert" and not set(given.key) <= set(given.relation.primary_key)
-
-
 def _may_move(stage: Stage, number: int, given: StageInput, options: StageOptions) -> bool:
-    is_listed = any(table.is_whole and table.of_input == number for table in stage.state_tables.values())
+    is_listed = side_table(stage, number) is not None
     is_cast = any(
         storage_type(given.relation.schema.field(name).type) != storage_type(kind)
         for name, kind in zip(given.key, given.key_types, strict=True)
@@ -125,10 +122,10 @@ class Bucketed:
         self.output: Relation = operators[0].output
         # One for every slice of a delta that is hashed at the same time.
         self._by_key = [
-            [KeyBuckets(relation.schema, given.key, given.key_types, buckets) for _ in range(buckets)]
+            [RowBuckets(given, buckets, schema=relation.schema) for _ in range(buckets)]
             for relation, given in zip(self.inputs, stage.inputs, strict=True)
         ]
-        self._moving = {number: _Moving(given.relation, buckets) for number, given in enumerate(stage.inputs) if _moves(given)}
+        self._moving = {number: _Moving(given.relation, buckets) for number, given in enumerate(stage.inputs) if moves(given)}
         if self.absorbed_epoch >= 0:
             for number in self._moving:
                 self._note_rows(number)
@@ -173,8 +170,8 @@ class Bucketed:
     def _note_rows(self, number: int) -> None:
         """Note where the rows of an input with moving keys are. Cost: all of them."""
         moving = self._moving[number]
-        name = next(name for name, table in self.stage.state_tables.items() if table.is_whole and table.of_input == number)
-        readers = [one.snapshot_readers()[name] for one in self.operators]
+        name = side_table(self.stage, number)
+        readers = [one.snapshot_readers()[str(name)] for one in self.operators]
         hashes = [[moving.by_identity[0].hashes(batch.select(moving.names)) for batch in reader] for reader in readers]
         moving.keys.clear(sum(len(one) for own in hashes for one in own))
         for bucket, own in enumerate(hashes):
@@ -232,15 +229,10 @@ class Bucketed:
     def snapshot(self) -> Mapping[str, pa.Table]:
         """Return the live rows of all buckets, as one operator would; unknown deletes are those that were restored."""
         taken = self._workers.run([one.snapshot for one in self.operators])
-        tables = {}
-        for name in taken[0]:
-            parts = [one[name] for one in taken]
-            metadata = [part.schema.metadata or {} for part in parts]
-            table = pa.concat_tables([part.replace_schema_metadata(None) for part in parts])
-            table = self.stage.regrouped(table, epoch=self.absorbed_epoch, metadata=metadata)
+        tables = together(self.stage, taken, {}, epoch=self.absorbed_epoch)
+        for name, table in tables.items():
             if self.stage.state_tables[name].of_input in self._moving:
-                table = with_unknown_deletes(table, self._unknown_deletes.get(name, 0))
-            tables[name] = table
+                tables[name] = with_unknown_deletes(table, self._unknown_deletes.get(name, 0))
         return tables
 
     def snapshot_readers(self) -> Mapping[str, pa.RecordBatchReader]:
@@ -251,20 +243,8 @@ class Bucketed:
         """Replace the state by a snapshot, whatever number of buckets it was taken of."""
         self._spread = None
         read = {name: table if isinstance(table, pa.Table) else table.read_all() for name, table in tables.items()}
-        parts: list[dict[str, pa.Table]] = [{} for _ in range(self._buckets)]
-        for name, table in read.items():
-            whole = self.stage.state_tables[name]
-            metadata = table.schema.metadata or {}
-            self._unknown_deletes[name] = snapshot_counts(table)[1]
-            given = self.stage.inputs[0 if whole.of_input is None else min(whole.of_input, len(self.stage.inputs) - 1)]
-            if whole.columns:
-                buckets = KeyBuckets(table.schema, whole.columns, given.key_types, self._buckets).of(single_batch(table))
-            else:
-                buckets = np.zeros(table.num_rows, np.int64)
-            for bucket in range(self._buckets):
-                rows = table.take(pa.array(np.flatnonzero(buckets == bucket))).replace_schema_metadata(None)
-                facts = [metadata] if bucket == 0 else [_without_counts(metadata)]  # what is counted is counted once
-                parts[bucket][name] = self.stage.regrouped(rows, epoch=snapshot_epoch(table), metadata=facts)
+        self._unknown_deletes = {name: snapshot_counts(table)[1] for name, table in read.items()}
+        parts = apart(self.stage, read, self._buckets)
         self._workers.run([partial(one.restore, part) for one, part in zip(self.operators, parts, strict=True)])
         for number in self._moving:
             self._note_rows(number)
@@ -399,8 +379,3 @@ def _placed(judged: pa.Table, spread: _Spread, bucket: int, names: Sequence[str]
         if spread.buckets[number][row] == bucket:
             lines.append({**line, "row": row})
     return pa.Table.from_pylist(lines, schema=judged.schema)
-
-
-def _without_counts(metadata: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
-    """Return of the metadata of a table the times by name, which hold for every bucket."""
-    return {name: text for name, text in metadata.items() if text.startswith(b"{")}

@@ -32,6 +32,7 @@ from zset_join.state.rows.side import PreparedSide, SideState
 from zset_join.zset import ZSet, single_batch
 
 __all__ = [
+    "EPOCH",
     "SNAPSHOT_DEGREE",
     "SNAPSHOT_SEQUENCE",
     "SNAPSHOT_WATERMARK",
@@ -55,7 +56,7 @@ SNAPSHOT_DEGREE = "_zset_degree"
 _Words = npt.NDArray[np.int64]
 
 _SNAPSHOT_ROWS = 1 << 16
-_EPOCH = b"zset_join.absorbed_epoch"
+EPOCH = b"zset_join.absorbed_epoch"
 _ROWS = b"zset_join.rows"
 _IGNORED = b"zset_join.ignored_rows"
 
@@ -141,7 +142,7 @@ def _read_words(refs: int, offset: int, words: Any) -> None:
 
 def snapshot_epoch(table: pa.Table | pa.RecordBatchReader) -> int:
     """Return the epoch a snapshot is at; -1 when it does not hold one."""
-    return int((table.schema.metadata or {}).get(_EPOCH, b"-1"))
+    return int((table.schema.metadata or {}).get(EPOCH, b"-1"))
 
 
 def counted_reader(reader: pa.RecordBatchReader, rows: int) -> pa.RecordBatchReader:
@@ -182,7 +183,7 @@ def with_null_keys(table: pa.Table, more: NullKeys) -> pa.Table:
 
 
 def _facts(epoch: int, counts: Sequence[int]) -> dict[bytes, bytes]:
-    texts = {_EPOCH: str(epoch), _IGNORED: json.dumps(list(counts))}
+    texts = {EPOCH: str(epoch), _IGNORED: json.dumps(list(counts))}
     return {name: text.encode() for name, text in texts.items()}
 
 
