@@ -1,7 +1,7 @@
 """A plan in several buckets per stage, with an exchange before every input, is the plan in one bucket.
 
-The plan is the one that a pipeline runs: an exchange has the routes, and no pass of the planner has a number of buckets. Views are
-those of `pipeline_plans`, over upserts with and without a sequence whose keys move, NULL keys among them, and the cores of
+The plan is the one that a pipeline runs: an exchange has the routes, and no pass of the planner has a number of buckets. Views
+are those of `pipeline_plans`, over upserts with and without a sequence whose keys move, NULL keys among them, and the cores of
 `evolving_timed` that look nothing up. Every few epochs the run goes on with another number of buckets.
 
 The law: after every epoch the answers of all buckets together are the answer of the pipeline, and the tables of their
