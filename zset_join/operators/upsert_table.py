@@ -33,6 +33,7 @@ from zset_join.core.key_types import check_key_type
 from zset_join.core.relation import Relation
 from zset_join.core.row_conversion import conform, take_rows
 from zset_join.core.tick import Tick
+from zset_join.kernels.rows.delta import D_FOUND
 from zset_join.kernels.rows.epoch import CHANGE_WORDS
 from zset_join.shapes.latest import latest_rows
 from zset_join.shapes.operator_options import OperatorOptions
@@ -326,7 +327,9 @@ class Route(UpsertTable):
         schema, rows = self.output.schema, conform(delta.rows, self.inputs[0])
         deciding = prepared.last_of[: prepared.entries]
         # Rows that go are listed in the order of their keys, each of which was found once.
-        ending = deciding[np.isin(prepared.found[: prepared.entries], numbers)] if len(self._sequence) else numbers
+        ending = (
+            deciding[np.isin(prepared.arrays.line(D_FOUND)[: prepared.entries], numbers)] if len(self._sequence) else numbers
+        )
         begin = 0
         for keys in self._in_chunks(prepared, old, self._key_plan):
             by_name = dict(zip(self._keys, keys, strict=True))

@@ -189,11 +189,6 @@ class PreparedSide:
         return self.arrays.line(d.D_FIRST_OF)
 
     @property
-    def found(self) -> Any:
-        """Return, for upserts, the number of the state row of every entry; 0 for none."""
-        return self.arrays.line(d.D_FOUND)
-
-    @property
     def last_of(self) -> Any:
         """Return the row that decides for every entry; -1 where the state is newer."""
         return self.arrays.line(d.D_LAST_OF)
