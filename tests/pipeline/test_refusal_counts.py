@@ -287,3 +287,13 @@ def test_a_dropped_source_that_is_read_again_returns_with_its_rows(tmp_path: Pat
         assert diff.read['the rows that were read again of "people"'] == 2
         cities = {line["id"]: line["city"] for line in pipeline.view().to_pylist()}
         assert cities == {**{at: "Pisa" if at % 2 else "Bonn" for at in range(6)}, 7: "Pisa"}
+
+
+def test_rows_without_a_key_that_no_integer_counts_still_refuse_the_join_that_would_show_them() -> None:
+    bag = changes("bag", {"who": pa.string(), "w": pa.int64()}, weight_column="w")
+    pipeline = Pipeline(bag.join(PEOPLE, on="who"))
+    for _ in range(4):
+        pipeline.step({"bag": [{"who": None, "w": 1 << 62}]})
+
+    with pytest.raises(StateError, match="EVOLVE_NO_ROWS"):
+        pipeline.evolve(bag.join(PEOPLE, on="who", how="left"))

@@ -23,10 +23,11 @@ from zset_join.core.key_types import storage_type
 from zset_join.core.nested_types import is_nested, refuse_unsupported
 from zset_join.core.relation import Relation
 
-__all__ = ["NULL_KEYS", "KeptAs", "NullKeys", "check_kept", "count_sequence_words", "kept_as"]
+__all__ = ["MOST_NULL_KEYS", "NULL_KEYS", "KeptAs", "NullKeys", "check_kept", "count_sequence_words", "kept_as"]
 
 KeptAs = Literal["empty", "bit", "float16", "float32", "float64", "variable", "nested", "fixed"]
 _SLOT_BYTES = 16
+MOST_NULL_KEYS = (1 << 63) - 1
 _NARROW_DECIMAL_DIGITS = 18
 _WIDE_DECIMAL_DIGITS = 38
 
@@ -121,7 +122,8 @@ class NullKeys:
         return sum(map(cls.of, metadata), cls())
 
     def __add__(self, other: NullKeys) -> NullKeys:
-        return NullKeys(self.rows + other.rows, self.is_counted and other.is_counted)
+        rows = self.rows + other.rows
+        return NullKeys(min(rows, MOST_NULL_KEYS), self.is_counted and other.is_counted and rows < MOST_NULL_KEYS)
 
     @property
     def is_none(self) -> bool:

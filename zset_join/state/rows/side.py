@@ -35,7 +35,7 @@ from zset_join.kernels.rows import side as s
 from zset_join.kernels.rows.eviction import bytes_of_rows, evict_rows
 from zset_join.kernels.rows.tombstones import list_tombstones
 from zset_join.kernels.values import columns as c
-from zset_join.shapes.kept_types import count_sequence_words
+from zset_join.shapes.kept_types import MOST_NULL_KEYS, count_sequence_words
 from zset_join.state.rows.directory_lock import hold_directory
 from zset_join.state.rows.hash_seed import HashTables
 from zset_join.state.rows.row_arena import RowArena
@@ -440,8 +440,10 @@ class SideState:
             self._store(prepared)
             if prepared.stale or prepared.unknown_deletes or prepared.rejected:
                 header[_COUNTS] += (prepared.stale, prepared.unknown_deletes, prepared.rejected)
-            if prepared.dropped:
-                header[s.H_NULL_KEYS] += dropped_rows(prepared, is_upsert=self.relation.mode == "upsert")
+            if prepared.dropped and header.item(s.H_NULL_KEYS) < MOST_NULL_KEYS:
+                total = header.item(s.H_NULL_KEYS) + dropped_rows(prepared, is_upsert=self.relation.mode == "upsert")
+                header[s.H_NULL_KEYS] = min(total, MOST_NULL_KEYS)
+                header[s.H_NULL_KEYS_COUNTED] &= total < MOST_NULL_KEYS
         if header.item(s.H_TOMBSTONES) and (horizon := self.horizon) is not None:
             kernels_absorb.expire_tombstones(self.view, self.identity_columns.address, self._variables.address, horizon)
 
@@ -722,6 +724,7 @@ def dropped_rows(prepared: PreparedSide, *, is_upsert: bool) -> int:
     """Return how many rows of a resolved delta a side drops for NULL in their key: their weight, or how many upserts."""
     unmatchable, weights, count = prepared.unmatchable, prepared.delta.weights, prepared.count
     if not is_upsert:
-        return int(weights[(prepared.status[:count] == ch.NOTHING) & (unmatchable[:count] != 0)].sum())
+        dropped = weights[(prepared.status[:count] == ch.NOTHING) & (unmatchable[:count] != 0)]
+        return (int((dropped >> 32).sum()) << 32) + int((dropped & 0xFFFF_FFFF).sum())  # past an int64, too
     last = prepared.last_of[: prepared.entries]
     return int(np.count_nonzero((unmatchable[last] != 0) & (weights[last] > 0)))
