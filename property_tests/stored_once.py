@@ -1,33 +1,45 @@
 """Random sets of readers of two keyed tables: filters, projections, groups and joins, some of which read the table alike.
 
 The law: whatever reads a table, every view answers in every epoch what a pipeline of this view alone answers, also where views
-come and go, a change is undone, the pipeline is opened again from its directory, state is hybrid, or only needed columns are
-kept. A table has one stage, however many read it; none where only joins do.
+come and go, a change is undone, state is hybrid, or only needed columns are kept. A table has one stage, however many read it;
+none where only joins do. What is fed alike is held once for each key that joins find it by.
+
+So it is over the files of a directory, whose pipeline is closed or killed between two epochs, or killed between the states that
+it opens for one, and opened again: with the local state of some stages lost, with that of epochs which a copy that was brought
+back does not have, and with another number of threads.
 """
 
 from __future__ import annotations
 
 import random
+import shutil
 from collections import Counter
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pyarrow as pa
 
 from property_tests.bags import text_bag_of
 from property_tests.laws import LawBrokenError
+from zset_join.checkpoint.bucket import BucketState
 from zset_join.core.errors import ZsetJoinError
 from zset_join.core.options import HotBudget
-from zset_join.expressions import col, lit
+from zset_join.expressions import col, left, lit, right
 from zset_join.pipeline import Pipeline, View, changes
 from zset_join.pipeline import functions as ZF  # noqa: N812 - as users write F
+from zset_join.runners.local.stage_states import MemoryStates
 from zset_join.stages.stage import StageOptions
+from zset_join.state.rows.side import SideState
 
 __all__ = ["views_equal_themselves_alone"]
 
 _COLUMNS = {"id": pa.int64(), "k": pa.string(), "n": pa.int64(), "x": pa.float64(), "v": pa.int64()}
 _FEW = HotBudget(max_hot_keys=2)
-_OPTIONS = [StageOptions(), StageOptions(), StageOptions(hot_budget=_FEW, table_budget=_FEW)]
+_OPTIONS = [*2 * [StageOptions()], StageOptions(hot_budget=_FEW, table_budget=_FEW), StageOptions(on_bad_input="quarantine")]
+_RESTARTS = ["closed", "killed", "killed while it opens", "lost", "brought back", "other threads"]
 
 
 def _table(name: str) -> View:
@@ -84,7 +96,8 @@ def _joined_tables(draw: random.Random) -> View:
     """Return a join of whole tables, by a key or by other columns; each may be held once with what else reads it."""
     key: Any = draw.choice(["k", "k", "k", "id", [("n", "id")]])
     how = draw.choice(["inner", "inner", "left", "right", "full", "left_semi", "left_anti"])
-    return _table(draw.choice("ttu")).join(_table(draw.choice("tu")).alias("other"), on=key, how=how)
+    condition = left("n") != right("id") if draw.random() < 0.2 else None
+    return _table(draw.choice("ttu")).join(_table(draw.choice("tu")).alias("other"), on=key, how=how, condition=condition)
 
 
 def _rows(draw: random.Random) -> dict[str, list[dict[str, Any]]]:
@@ -109,14 +122,16 @@ def views_equal_themselves_alone(seed: int, directory: Path | None) -> int:
         directory: where the pipeline lasts; it is opened again on the way. None: in memory.
 
     Raises:
-        LawBrokenError: a view that answers otherwise than alone, or a table that is present twice.
+        LawBrokenError: a view that answers otherwise than alone, or a table that is present, or held, twice.
     """
     draw = random.Random(seed)
     views = {f"view {number}": _view(draw) for number in range(draw.randint(2, 6))}
     views |= {"whole t": _table("t"), "whole u": _table("u")} if draw.random() < 0.6 else {}
     more: dict[str, Any] = {"options": draw.choice(_OPTIONS), "keep_state": draw.choice(["all", "all", "needed"])}
+    more |= {} if directory is None else {"snapshot_after_bytes": draw.choice([1, 1000, 1 << 20])}
     pipeline = Pipeline(views, directory, **more)
     _check_held(seed, pipeline)
+    restarts = _RESTARTS if directory is not None else []
     alone = {name: Pipeline({name: view}) for name, view in views.items()}
     sums = dict[str, Counter[Any]]()
     history, rows = list[dict[str, Any]](), 0
@@ -135,10 +150,16 @@ def views_equal_themselves_alone(seed: int, directory: Path | None) -> int:
             shown = text_bag_of(pipeline.contents(name)) if draw.random() < 0.5 else +held
             if shown != +held:
                 raise LawBrokenError(f"seed {seed}, epoch {epoch}, {name}: it holds {shown} and not {+held}")
-        event = draw.choice(["", "", "again", "add", "drop", "undo"])
-        if event == "again" and directory is not None:
-            pipeline.close()
-            pipeline = Pipeline(views, directory, **more)
+        event = draw.choice(["", "", *restarts, "add", "drop", "undo"])
+        if event in restarts and directory is not None:
+            more |= {"threads": draw.choice([1, 3])} if event == "other threads" else {}
+            writers = None if event == "other threads" else _writers(pipeline)
+            opened = partial(Pipeline, views, directory, **more)
+            _stop(draw, pipeline, directory, event, opened)
+            pipeline = opened()
+            more_often = {text for text, count in _writers(pipeline).items() if writers and count > writers[text]}
+            if more_often:
+                raise LawBrokenError(f"seed {seed}, epoch {epoch}: {event}, and {more_often} are held more often")
         elif event == "drop" and len(views) > 1:
             name = draw.choice(list(views))
             pipeline.drop_view(name)
@@ -169,6 +190,38 @@ def _add(draw: random.Random, pipeline: Any, views: Any, alone: Any, history: An
         views[name], alone[name] = view, later
 
 
+def _stop(draw: random.Random, pipeline: Any, directory: Path, event: str, opened: Any) -> None:
+    """End a pipeline in one of several ways, some of which lose local state, or epochs behind a copy."""
+    if event == "killed while it opens":
+        left_over, maintain = [draw.randint(0, 4)], BucketState._maintain
+
+        def fail_late(state: BucketState) -> None:
+            left_over[0] -= 1
+            if left_over[0] < 0:
+                raise KeyboardInterrupt
+            maintain(state)
+
+        failing = mock.patch.object(BucketState, "_maintain", fail_late)
+        with suppress(KeyboardInterrupt), failing, pipeline._directory.reading() as epoch:
+            for state in pipeline.plan.states:
+                epoch.state(state.number, epoch.tick)
+    if event.startswith("killed"):
+        pipeline._directory._owner.release()  # and nothing else: what is open stays so
+        return
+    pipeline.close()
+    if event == "brought back":
+        shutil.copytree(directory / "zset", directory / "copied")
+        with opened() as again:
+            for _ in range(2):
+                again.step(_read_by(again, _rows(draw)), processing_time=9)
+        shutil.rmtree(directory / "zset")
+        (directory / "copied").rename(directory / "zset")
+    if event == "lost":
+        for home in sorted((directory / "local").glob("*/*")):
+            if draw.random() < 0.4:
+                shutil.rmtree(home)
+
+
 def _read_by(pipeline: Any, given: dict[str, Any]) -> dict[str, Any]:
     return {name: rows for name, rows in given.items() if name in pipeline.sources}
 
@@ -179,11 +232,26 @@ def _check_stages(seed: int, pipeline: Any) -> None:
         raise LawBrokenError(f"seed {seed}: a table is present twice in\n{pipeline.plan.explain()}")
 
 
+def _sides(pipeline: Any) -> dict[str, list[SideState]]:
+    """Return the sides of a pipeline by what they are fed."""
+    if pipeline._memory is not None:
+        held: dict[str, list[SideState]] = pipeline._memory.fed_alike()
+        return held
+    with pipeline._directory.reading() as epoch:
+        states = {one.number: epoch.state(one.number, epoch.tick) for one in pipeline.plan.states}
+        return MemoryStates(pipeline.plan, StageOptions(), states).fed_alike()
+
+
+def _writers(pipeline: Any) -> dict[str, int]:
+    """Return by what sides are fed how many of them hold rows of their own."""
+    return {text: sum(not one.follows for one in sides) for text, sides in _sides(pipeline).items()}
+
+
 def _check_held(seed: int, pipeline: Any) -> None:
-    """Check that a new pipeline in memory holds what is fed alike once for each key that joins find it by."""
-    memory = pipeline._memory
-    for text, sides in ({} if memory is None else memory.fed_alike()).items():
+    """Check that a new pipeline holds what is fed alike once for each key that joins find it by."""
+    for text, sides in _sides(pipeline).items():
         keys = {one._needs for one in sides} - {None}
+        alone = sum(one._is_hybrid or one.layout.degree_offset >= 0 for one in sides)
         writers = sum(not one.follows for one in sides)
-        if writers > max(1, len(keys)) and not sides[0]._is_hybrid:
+        if writers > max(1, len(keys)) and not alone:
             raise LawBrokenError(f"seed {seed}: {text} is held {writers} times for {len(keys)} keys")

@@ -29,6 +29,7 @@ from zset_join.checkpoint.snapshot import SnapshotEntry, open_snapshot, write_sn
 from zset_join.core.errors import StateError
 from zset_join.core.tick import Tick
 from zset_join.state.rows.directory_lock import locked_outside
+from zset_join.state.rows.side import shared_sides
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import DurableOperator
 
@@ -70,14 +71,21 @@ class StageContext:
 class BucketState:
     """Hold one bucket while a task works on it."""
 
-    def __init__(self, context: StageContext, bucket: int, build: Callable[[str], DurableOperator]) -> None:
+    def __init__(
+        self,
+        context: StageContext,
+        bucket: int,
+        build: Callable[[str], DurableOperator],
+        hold: Callable[[DurableOperator], bool] | None = None,
+    ) -> None:
+        # `hold` lets the operator hold rows with those of other states, and returns whether it dropped its own for them.
         self.context = context
         self.bucket = bucket
         self.snapshot: SnapshotEntry | None = None
         self.merged: LogEntry | None = None
         self.seconds: dict[str, float] = {}
         self.was_rebuilt = False
-        self._build = build
+        self._build, self._hold = build, _held_alone if hold is None else hold
         self._history = context.histories.get(bucket, BucketHistory())
         # The mapped files were here, at most one epoch behind; None for a bucket that remembers nothing yet.
         self.is_warm: bool | None = False if self._history != BucketHistory() else None
@@ -111,6 +119,7 @@ class BucketState:
             self._open()
             opened = time.perf_counter()
             self._fold()
+            self._hold_rows()
             self._maintain()
         except BaseException:
             self.release()
@@ -218,6 +227,17 @@ class BucketState:
         if missing:
             self._write_stamp()
 
+    def _hold_rows(self) -> None:
+        """Hold rows that other states have too with these; start over where those that it held so are gone."""
+        is_new = self._hold(self.operator)
+        if any(side.lacks_rows for side in shared_sides(self.operator)):
+            self.operator.close()
+            self._rebuild()
+            self._fold()
+            is_new = self._hold(self.operator)
+        if is_new:
+            self._write_stamp()
+
     def _read(self, log: LogEntry) -> Iterator[LoggedEpoch]:
         logged, self._logged = self._logged, None
         if logged is not None and logged.identity == log.identity and not log.is_merged and not log.more:
@@ -285,6 +305,12 @@ _next_cleaning = 0.0
 def close_kept_operators(opened_at_ns: int | None = None) -> None:
     """Close what this process keeps open between epochs, as its end would; that of one driver, or all."""
     _kept_open.clear(opened_at_ns)
+
+
+def _held_alone(operator: DurableOperator) -> bool:
+    for side in shared_sides(operator):
+        side.hold_with(None)
+    return False
 
 
 def _cleaning_is_due() -> bool:

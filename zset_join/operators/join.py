@@ -180,8 +180,8 @@ class HashJoin:
 
     @property
     def shared_sides(self) -> Sequence[SideState]:
-        """Return the sides that may hold their rows with others; behind a condition an epoch is judged while it is absorbed."""
-        return () if self._residual is not None else self._sides
+        """Return the sides that may hold their rows with others: not where rows count the pairs that pass a condition."""
+        return () if self._residual is not None and any(self._one_sided) else self._sides
 
     def answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
         """Yield the change of the join in chunks of at most `chunk_rows` rows; all retractions come first.

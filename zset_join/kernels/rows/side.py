@@ -31,12 +31,13 @@ __all__ = [
     "H_JOIN_COUNT",
     "H_LIVE_BYTES",
     "H_LIVE_ROWS",
+    "H_MARK",
+    "H_MARK_HELD",
     "H_NULL_KEYS",
     "H_NULL_KEYS_COUNTED",
     "H_REJECTED_ROWS",
     "H_ROWS_END",
     "H_STALE_ROWS",
-    "H_TABLE_GENERATION",
     "H_TOMBSTONES",
     "H_TOMBSTONE_FIRST",
     "H_TOMBSTONE_LAST",
@@ -61,7 +62,8 @@ HASH_KEY, HEAD_BYTES, SEQUENCE_OFFSET, SEQUENCE_WORDS, DEGREE_OFFSET = 8, 9, 10,
 VIEW_WORDS = 16
 
 # The header, as positions of 8-byte words.
-H_FINGERPRINT, H_DIRTY, H_ABSORBED_EPOCH, H_TABLE_GENERATION = 0, 1, 2, 3
+H_FINGERPRINT, H_DIRTY, H_ABSORBED_EPOCH = 0, 1, 2
+H_MARK, H_MARK_HELD = 3, 4  # of the rows in these files, and of those of another side that it holds in their place
 H_ROWS_END, H_LIVE_ROWS, H_FREE_ROW, H_LIVE_BYTES = 8, 9, 10, 11
 H_HEAP_END, H_HEAP_USED = 12, 13
 H_JOIN_COUNT, H_JOIN_BITS, H_IDENTITY_COUNT, H_IDENTITY_BITS = 16, 17, 18, 19

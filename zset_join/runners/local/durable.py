@@ -51,6 +51,7 @@ from zset_join.runners.local.engine import AnsweredEpoch
 from zset_join.runners.local.evolving import Evolution
 from zset_join.runners.local.history import InputHistory
 from zset_join.runners.local.place import Place, claimed, place_of
+from zset_join.runners.local.stage_states import held_sides
 from zset_join.runners.local.undoing import void_epochs
 from zset_join.runners.local.unfinished import closed_unread
 from zset_join.runners.local.watermarks import Watermarks
@@ -132,6 +133,7 @@ class PipelineDirectory:
                 changed = self.checkpoint.changed
                 known = plan.sources if changed is None else tuple(map(PlanSource.from_json, changed.sources))
                 self._sources = tuple(known)
+                self._held = held_sides(plan, self._options, self._workers)
                 with progress_line(f"opening {location}") as line:
                     self._load(line)
         except BaseException:
@@ -211,6 +213,7 @@ class PipelineDirectory:
             workers=self._workers,
             is_timed=self._is_timed,
             effects=self.effects,
+            held=self._held,
             opened=opened,
             tick=tick,
             entered=entered,
@@ -356,6 +359,7 @@ class PipelineDirectory:
     def go_on_with(self, options: StageOptions) -> None:
         """Build operators with other budgets from the next epoch on, as the next start of the directory may do."""
         self._options = replace(options, hash_seed=self._options.hash_seed)
+        self._held = held_sides(self._plan, self._options, self._workers)
         close_kept_operators(self.checkpoint.opened_at_ns)  # they have the budgets before
 
     def change_at_once(self, change: DirectoryChange) -> None:
@@ -367,6 +371,7 @@ class PipelineDirectory:
 
     def _go_over(self, change: DirectoryChange) -> None:
         self._watermarks, self._contents = change.watermarks, change.contents
+        self._held = held_sides(self._plan, self._options, self._workers)
         self._is_timed = [node.stage.waits_for_time for node in change.plan.nodes]
         effects, self.effects = self.effects, Effects()
         effects.close()

@@ -13,18 +13,20 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from zset_join.checkpoint.bucket import BucketState, StageContext
 from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.checkpoint.record import BucketHistory
 from zset_join.core.tick import Tick
-from zset_join.plan.query_plan import QueryPlan
+from zset_join.plan.query_plan import QueryPlan, StateNode
 from zset_join.runners.common.bucket_receipt import BucketReceipt
 from zset_join.runners.common.stage_bucket import GLOBAL_BUCKET, log_input, report, report_due
 from zset_join.runners.common.workers import Workers
 from zset_join.runners.local.stage_states import built, operators_of
 from zset_join.stages.effect import EffectPlace, Effects, has_effect
 from zset_join.stages.stage import StageOptions
+from zset_join.state.rows.side import shared_sides
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import NOTHING_DUE, DurableOperator, NextDue, due_of
 
@@ -42,19 +44,21 @@ class DurableEpoch:
     opened: ExitStack
     tick: Tick
     entered: list[BucketState]  # gets every state before it is opened
+    held: Mapping[int, Mapping[int, tuple[int, int]]]  # see `held_sides`
     is_read: bool = False  # to be read only: no snapshot is written, and no logs are merged
     states: dict[int, BucketState] = field(default_factory=dict)
     contexts: dict[int, StageContext] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for state in self.plan.states:  # what was put off until the next epoch is done although no row arrives
+        for state in self.plan.states:
             context = self.checkpoint.stage(state.name, self.tick)
             if self.is_read:
                 nothing = frozenset[int]()
                 context = replace(context, snapshot_buckets=nothing, merge_buckets=nothing, count_buckets=nothing)
             self.contexts[state.number] = context
+        for number, context in self.contexts.items():  # what was put off until the next epoch is done although no row arrives
             if context.is_work_due(0):
-                self.operator(state.number, self.tick)
+                self.state(number, self.tick)
 
     def operator(self, number: int, tick: Tick) -> DurableOperator:
         return operators_of(self.plan.state_of[number], self.state(number, tick))[number]
@@ -72,10 +76,28 @@ class DurableEpoch:
             state.context = replace(state.context, tick=tick)
         else:
             context = replace(self.contexts[node.number], tick=tick)
-            state = BucketState(context, 0, lambda directory: built(node, self.options, directory, self.workers))
+            state = BucketState(context, 0, partial(self._built, node), partial(self._hold, node.number))
             self.entered.append(state)
             self.states[node.number] = self.opened.enter_context(state)
         return state.operator
+
+    def _built(self, node: StateNode, directory: str) -> DurableOperator:
+        operator = built(node, self.options, directory, self.workers)
+        written = {at for held in self.held.values() for number, at in held.values() if number == node.number}
+        for at in written.union(self.held.get(node.number, ())):  # one of those that hold its rows may need all of them
+            shared_sides(operator)[at].drops_unmatchable = False
+        return operator
+
+    def _hold(self, number: int, operator: DurableOperator) -> bool:
+        """Let sides of a state hold those of others, which are opened; return whether one dropped its own rows for them."""
+        held, is_new = self.held.get(number, {}), False
+        for at, side in enumerate(shared_sides(operator)):
+            there, place = held.get(at, (None, 0))
+            if there is None:
+                is_new |= side.hold_with(None)
+            else:
+                is_new |= side.hold_with(shared_sides(operator if there == number else self.state(there, self.tick))[place])
+        return is_new
 
     def completed(self, number: int, operator: DurableOperator, tick: Tick, fed: list[ZSet]) -> list[ZSet]:
         node = self.plan.nodes[number]

@@ -23,7 +23,7 @@ from zset_join.stages.effect import EffectPlace, Effects, has_effect
 from zset_join.stages.stage import StageOptions
 from zset_join.stages.written import text_of
 from zset_join.state.rows.hash_seed import choose_seed
-from zset_join.state.rows.side import SideState, hold_once
+from zset_join.state.rows.side import SideState, hold_once, shared_sides
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import NOTHING_DUE, DurableOperator, NextDue, due_of, is_timed
 
@@ -31,6 +31,7 @@ __all__ = [
     "MemoryStates",
     "StageStates",
     "built",
+    "held_sides",
     "operators_of",
     "shapes_of",
     "why_together",
@@ -117,7 +118,7 @@ class MemoryStates:
         """Return sides by what they are fed, whatever its columns are called; by its name for a source without steps."""
         fed: dict[str, list[SideState]] = {}
         for state in self._plan.states:
-            sides: Sequence[SideState] = getattr(self.states[state.number], "shared_sides", ())
+            sides = shared_sides(self.states[state.number])
             for feeds, side in zip(self._plan.nodes[state.number].feeds, sides, strict=False):
                 (first, *others), _ = without_renaming(self._plan, feeds)
                 is_source = isinstance(first.origin, str) and not (first.steps or others)
@@ -163,6 +164,22 @@ def built(state: StateNode, options: StageOptions, directory: str | None, worker
     if directory is None:
         return parted_when_large(state.stage, options, workers)
     return in_buckets(state.stage, options, directory, workers)
+
+
+def held_sides(plan: QueryPlan, options: StageOptions, workers: Workers) -> dict[int, dict[int, tuple[int, int]]]:
+    """Return by state, for its sides that are fed what a side before them is, the state and the place of that one."""
+    states = MemoryStates(plan, options, workers=workers)
+    try:
+        states.share()
+        sides = {number: shared_sides(one) for number, one in states.states.items()}
+        places = {id(side): (number, at) for number, held in sides.items() for at, side in enumerate(held)}
+        found = {
+            number: {at: places[id(side.writer)] for at, side in enumerate(held) if side.follows}
+            for number, held in sides.items()
+        }
+        return {number: held for number, held in found.items() if held}
+    finally:
+        states.close()
 
 
 def why_together(state: StateNode, options: StageOptions) -> str | None:

@@ -56,12 +56,12 @@ class RowArena:
 
     def copy(self, other: RowArena) -> None:
         """Hold the records, blocks and counts of another arena of the same layout. Cost: a copy of its bytes."""
-        # What the state was written for and whether it is being written stay.
+        # What the state was written for, its mark, its epoch and whether it is being written stay.
         self._rows.ensure(other.record_bytes())
         self._heap.ensure(other.heap_bytes() + 8)
         ctypes.memmove(self._rows.address, other._rows.address, other.record_bytes())
         ctypes.memmove(self._heap.address, other.heap_address, other.heap_bytes())
-        self.header[s.H_ABSORBED_EPOCH :] = other.header[s.H_ABSORBED_EPOCH :]
+        self.header[s.H_ROWS_END :] = other.header[s.H_ROWS_END :]
 
     def write_view(self, view: npt.NDArray[np.int64]) -> None:
         view[s.ROWS] = self._rows.address

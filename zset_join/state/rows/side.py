@@ -4,9 +4,10 @@ A `SideState` is an arena with two tables over it. The arrangement finds the row
 one whose key can never match is stored only. The primary-key table finds a row by its identity (primary key, or the whole
 row). `prepare` returns what a delta changes; `absorb` writes exactly that. Preparing twice gives the same changes twice.
 
-Sides in memory that are fed the same upserts may hold their rows once: one writes them, and the others *follow* it. A follower
-finds rows and lists changes as before, in the state before an epoch until the writer has folded it in, and counts its own
-epochs.
+Sides that are fed the same upserts may hold their rows once: one writes them, and the others *follow* it. A follower finds rows
+and lists changes as before, in the state before an epoch until the writer has folded it in, and counts its own epochs. Over
+files it keeps its own, without rows, and in them the mark of those that it holds, which it takes up again when it is opened.
+Rows of another mark were stored anew since, and may be others.
 
 Files: `<name>.header`, `.rows`, `.heap`, `.join.slots<n>`, `.identity.slots<n>` in one directory, or nothing but memory.
 """
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,9 +46,9 @@ from zset_join.state.rows.slot_table import SlotTable
 from zset_join.zset import ZSet
 from zset_join.zset.row_layout import EncodedRows, RowLayout
 
-__all__ = ["DeltaArrays", "PreparedSide", "SideRules", "SideState", "dropped_rows", "hold_once", "table_bits"]
+__all__ = ["DeltaArrays", "PreparedSide", "SideRules", "SideState", "dropped_rows", "hold_once", "shared_sides", "table_bits"]
 
-_LAYOUT_VERSION = 5
+_LAYOUT_VERSION = 6
 _TABLES = {"join": (s.H_JOIN_COUNT, s.H_JOIN_BITS), "identity": (s.H_IDENTITY_COUNT, s.H_IDENTITY_BITS)}
 _NO_WATERMARK = -(1 << 62)
 _COUNTS = slice(s.H_STALE_ROWS, s.H_REJECTED_ROWS + 1)
@@ -240,7 +242,7 @@ class SideState:
         self.layout = RowLayout(relation.schema, key_casts=casts, sequence_words=words, has_degree=rules.has_degree)
         self._owner: SideState | None = None  # writes the rows that it holds; None: itself
         self._followers: list[SideState] = []
-        self._absorbed = -1  # of a follower
+        self._absorbed, self._held = -1, 0  # of a follower its epoch, and over files the mark of what it holds
         self._needs = (relation.field_indices(relation.join_key), tuple(null_safe)) if rules.arranges else None
         self._arranged_by = self._needs
         identity = relation.primary_key if relation.mode == "upsert" else tuple(relation.schema.names)
@@ -284,6 +286,7 @@ class SideState:
             header[s.H_ABSORBED_EPOCH] = -1
             header[s.H_WATERMARK] = _NO_WATERMARK
             header[s.H_NULL_KEYS_COUNTED] = 1
+            header[s.H_MARK] = 1 + secrets.randbits(62)
         elif header[s.H_FINGERPRINT] != self._fingerprint:
             raise StateError(
                 f'the local state of "{self.relation.name}" in {directory} was written for another relation, library version '
@@ -303,6 +306,8 @@ class SideState:
         self.arrangement, self.primary_keys = (
             SlotTable(header, *words, directory=directory, name=f"{self.name}.{of}") for of, words in _TABLES.items()
         )
+        self._own = (self.arena, self.arrangement, self.primary_keys)
+        self._held, self._absorbed = int(header[s.H_MARK_HELD]), int(header[s.H_ABSORBED_EPOCH])
         self._view = np.zeros(s.VIEW_WORDS, np.int64)
         self.view = int(self._view.ctypes.data)
         self._refresh_view()
@@ -322,7 +327,7 @@ class SideState:
     @property
     def absorbed_epoch(self) -> int:
         """Return the last epoch that was folded in, -1 when there was none."""
-        return int(self.header[s.H_ABSORBED_EPOCH]) if self._owner is None else self._absorbed
+        return self._absorbed if self.follows else int(self.header[s.H_ABSORBED_EPOCH])
 
     @property
     def watermark(self) -> int:
@@ -416,13 +421,15 @@ class SideState:
     # ---------------------------------------------------------------- writing
 
     def begin_absorb(self) -> None:
-        if self._owner is None:
+        if not self.follows:
             self.header[s.H_DIRTY] = 1
 
     def end_absorb(self, epoch: int) -> None:
         """Compact where it pays, then mark the state as whole again, with `epoch` folded in."""
-        if self._owner is not None:
+        if self.follows:
             self._absorbed = epoch
+            if self._held:
+                self._own[0].header[s.H_ABSORBED_EPOCH] = epoch
             return
         if self.arena.is_sparse(tight=self._is_hybrid):
             self.compact()
@@ -431,7 +438,7 @@ class SideState:
 
     def absorb(self, prepared: PreparedSide | None, watermark: int | None) -> None:
         """Store the result of `prepare` (None: nothing) and drop expired tombstones. Cost: the changes, amortised."""
-        if self._owner is not None:
+        if self.follows:
             return
         header = self.arena.header
         if watermark is not None and watermark > header.item(s.H_WATERMARK):
@@ -568,8 +575,7 @@ class SideState:
         self.record_words("<i8", self.layout.degree_offset, int(self.header[s.H_ROWS_END]))[numbers - 1] = degrees
 
     def is_current(self) -> bool:
-        parts = (self.arena, self.arrangement, self.primary_keys)
-        return self.header[s.H_DIRTY] == 0 and all(part.is_current() for part in parts)
+        return not self.lacks_rows and self.header[s.H_DIRTY] == 0 and all(part.is_current() for part in self._own)
 
     def shrink_working(self, prepared: PreparedSide | None) -> int:
         """Give working arrays back that are far too large for the delta that was absorbed; return its rows."""
@@ -591,29 +597,46 @@ class SideState:
     @property
     def follows(self) -> bool:
         """Return whether another side writes its rows."""
-        return self._owner is not None
+        return self._owner is not None or self._held != 0
+
+    @property
+    def writer(self) -> SideState:
+        """Return the side that writes its rows."""
+        return self._owner or self
+
+    @property
+    def lacks_rows(self) -> bool:
+        """Return whether the rows that it holds are those of a side that it has not found."""
+        return self._owner is None and self._held != 0
 
     def can_follow(self, other: SideState) -> bool:
         """Return whether it can hold the rows of another side that was fed the same: they are those that it holds."""
         ones = [self._contract(), other._contract()]
         needed = {one._needs for one in (self, *self._followers)} - {None}
         is_found = not needed or (needed == {other._arranged_by} and self._hash_key == other._hash_key)
-        counts = [s.H_LIVE_ROWS, s.H_TOMBSTONES, s.H_NULL_KEYS]
+        counts = [s.H_LIVE_ROWS, s.H_TOMBSTONES, s.H_NULL_KEYS, s.H_NULL_KEYS_COUNTED]
         holds_same = ones[0] == ones[1] and (self.header[counts] == other.header[counts]).all()
         return bool(is_found and None not in ones and holds_same)
 
     def _contract(self) -> tuple[object, ...] | None:
         """Return what sides of the same records agree on; None for one that holds its rows alone."""
-        if self.relation.mode != "upsert" or self.directory is not None or self._is_hybrid or self.layout.degree_offset >= 0:
-            return None  # its files, its cold rows, or what it counts per row are its own
-        if self._owner is not None or self.layout.key_casts or (self.drops_unmatchable and self.header[s.H_NULL_KEYS]):
+        if self.relation.mode != "upsert" or self._is_hybrid or self.layout.degree_offset >= 0:
+            return None  # its cold rows, or what it counts per row are its own
+        if self.follows or self.layout.key_casts or (self.drops_unmatchable and self.header[s.H_NULL_KEYS]):
             return None
         one = self.relation
         keys = one.field_indices(one.primary_key), self._sequence_indices
-        return one.schema.types, keys, self.layout.stride, self._retention_us
+        return one.schema.types, keys, self.layout.stride, self._retention_us, self.directory is None
 
     def follow(self, other: SideState) -> None:
         """Hold the rows of another side, with those that follow this one; its own rows are dropped. See `can_follow`."""
+        if self.directory is not None:
+            epoch = self.absorbed_epoch
+            self.clear()
+            self._held, self._absorbed = int(other.header[s.H_MARK]), epoch
+            self.header[[s.H_MARK_HELD, s.H_ABSORBED_EPOCH]] = self._held, epoch
+            self._resume(other)
+            return
         moved = [(one, one.absorbed_epoch) for one in (self, *self._followers)]
         self._followers = []
         for part in (self.arrangement, self.primary_keys, self.arena):
@@ -623,6 +646,37 @@ class SideState:
             one._owner, one._absorbed, one.drops_unmatchable = other, epoch, False
             other._followers.append(one)
             one._mirror()
+
+    def hold_with(self, other: SideState | None) -> bool:
+        """Hold over files the rows of a side that is fed the same, of none else; return whether its own were dropped for it."""
+        if self._owner is not None and self._owner is not other:
+            self._part()
+        if other is None or self._owner is other:
+            return False
+        if self.follows:
+            self._resume(other)
+        elif self.can_follow(other):
+            self.follow(other)
+            return True
+        return False
+
+    def _resume(self, other: SideState) -> None:
+        """Hold the rows of another side again where they are those that it held."""
+        if self._held == other.header[s.H_MARK]:
+            other.drops_unmatchable = self.drops_unmatchable = False
+            self._owner = other
+            other._followers.append(self)
+            self._mirror()
+
+    def _part(self) -> None:
+        """Let those that follow it over files, and itself, hold no rows of another side."""
+        for one in tuple(self._followers):
+            one._part()
+        if self._owner is not None:
+            self._owner._followers.remove(self)
+            self._owner = None
+            self.arena, self.arrangement, self.primary_keys = self._own
+            self._refresh_view()
 
     def promote(self, writer: SideState) -> None:
         """Let a follower write the rows from now on, arranged as they are, and follow it with all others."""
@@ -644,7 +698,10 @@ class SideState:
         self._refresh_view()
 
     def _leaves(self) -> bool:
-        """Leave the rows to the sides that hold them as well; return whether there are any."""
+        """Leave the rows to the sides that hold them as well; return whether there are any. Over files they stay its own."""
+        if self.directory is not None:
+            self._part()
+            return False
         if self._followers:
             self.promote(self._followers[0])
         if self._owner is None:
@@ -655,7 +712,7 @@ class SideState:
 
     def take_over(self, other: SideState) -> None:
         """Hold what another side in memory, of the same relation and hashes, holds (over files: a copy); that one ends."""
-        if self._owner is not None:
+        if self.follows:
             other.close()
             return
         self.numbering += 1
@@ -678,7 +735,7 @@ class SideState:
 
     def state_bytes(self) -> int:
         """Return the bytes of records, heap and tables that it writes; those of dead rows are among them."""
-        if self._owner is not None:
+        if self.follows:
             return 0
         return self.arena.record_bytes() + self.arena.heap_bytes() + self.table_bytes()
 
@@ -689,9 +746,15 @@ class SideState:
         self._release()
 
 
+def shared_sides(operator: object) -> Sequence[SideState]:
+    """Return the sides of an operator that may hold their rows with others, by the places of its inputs."""
+    found: Sequence[SideState] = getattr(operator, "shared_sides", ())
+    return found
+
+
 def hold_once(sides: Sequence[SideState], *, writer: SideState | None = None) -> None:
     """Let sides that were fed the same hold it once, as far as they can; `writer` then writes what it holds."""
-    owners = list({id(one): one for one in (side._owner or side for side in sides)}.values())
+    owners = list({id(one): one for one in (side.writer for side in sides)}.values())
     while owners:
         chosen = max(owners, key=lambda one: (any(side._needs for side in (one, *one._followers)), len(one._followers)))
         following = [one for one in owners if one is not chosen and one in sides and one.can_follow(chosen)]

@@ -242,7 +242,8 @@ def restore_side(
     stale, unknown_deletes, rejected = snapshot_counts(table)
     side.ignored = (stale, unknown_deletes, rejected)
     dropped = NullKeys.of(table.schema.metadata)
-    side.header[s.H_NULL_KEYS], side.header[s.H_NULL_KEYS_COUNTED] = dropped.rows, dropped.is_counted
+    side.header[s.H_NULL_KEYS] += dropped.rows  # one that held all rows with others drops some now
+    side.header[s.H_NULL_KEYS_COUNTED] = dropped.is_counted
 
 
 def _order_tombstones(side: SideState) -> None:
