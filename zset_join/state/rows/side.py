@@ -7,7 +7,7 @@ row). `prepare` returns what a delta changes; `absorb` writes exactly that. Prep
 Sides that are fed the same upserts may hold their rows once: one writes them, and the others *follow* it. A follower finds rows
 and lists changes as before, in the state before an epoch until the writer has folded it in, and counts its own epochs. Over
 files it keeps its own, without rows, and in them the mark of those that it holds, which it takes up again when it is opened.
-Rows of another mark were stored anew since, and may be others.
+Rows of another mark were stored later, and may be others.
 
 Files: `<name>.header`, `.rows`, `.heap`, `.join.slots<n>`, `.identity.slots<n>` in one directory, or nothing but memory.
 """
