@@ -20,11 +20,10 @@ from zset_join.sinks.csv_files import CsvFilesSink
 from zset_join.sinks.delta_changelog import DeltaChangelogSink
 from zset_join.sinks.delta_view import DeltaViewSink
 from zset_join.sinks.duckdb_view import DuckDBViewSink
-from zset_join.sinks.json_lines import JsonLinesSink
 from zset_join.sinks.kafka_topic import KafkaTopicSink
 from zset_join.sinks.parquet_changelog import ParquetChangelogSink
 from zset_join.sinks.postgres_view import PostgresViewSink
-from zset_join.sinks.row_files import RowFilesSink
+from zset_join.sinks.row_files import JsonLinesSink, RowFilesSink
 
 __all__ = ["SERVED", "SINKS", "KindOfSink", "Weighted", "lines_of_files", "weighted_lines"]
 
@@ -103,7 +102,7 @@ def _value(value: Any, data_type: pa.DataType) -> Any:
 def _records(sink: JsonLinesSink, schema: pa.Schema) -> Iterator[Weighted]:
     """Yield the changes of records; those of a form without old rows retract the row that was present."""
     newest: dict[str, tuple[Any, ...]] = {}
-    for path in sorted(sink.directory.glob("*.jsonl")):
+    for path in sorted(sink.path.glob("*.jsonl")):
         for text in path.read_text(encoding="utf-8").splitlines():
             record = json.loads(text)
             value = None if record["value"] is None else json.loads(record["value"])

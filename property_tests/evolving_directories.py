@@ -24,8 +24,7 @@ from zset_join.core.relation import Relation
 from zset_join.evolution.differences import PlanDiff
 from zset_join.expressions import col
 from zset_join.pipeline import Pipeline, View
-from zset_join.sinks.altering import check_adds_columns
-from zset_join.sinks.sink import SinkProgress
+from zset_join.sinks.sink import SinkProgress, check_adds_columns
 from zset_join.zset import ZSet
 
 __all__ = ["changed_directories_hold"]

@@ -11,9 +11,7 @@ from deltalake import DeltaTable
 
 from zset_join.core.errors import OptionError, PlanError, SinkError
 from zset_join.core.relation import Relation
-from zset_join.sinks.changelog_lines import ChangelogLines
 from zset_join.sinks.delta_changelog import DeltaChangelogSink
-from zset_join.sinks.delta_parts import DeltaPart, write_delta_part
 from zset_join.zset import ZSet
 
 SCHEMA = pa.schema({"k": pa.int64(), "v": pa.string()})
@@ -70,74 +68,9 @@ def test_the_history_of_the_table_names_the_epochs(tmp_path: Path) -> None:
     assert reported == ["zset_join epoch 1", "zset_join epoch 0", None]
 
 
-def written(directory: Path, chunks: list[ZSet]) -> DeltaPart | None:
-    """Return the part that a task writes of epoch 0."""
-    return write_delta_part(str(directory / "table"), ChangelogLines("table", SCHEMA, "weight", (), chunks, epoch=0), part=0)
-
-
-def test_parts_of_several_tasks_become_one_epoch(tmp_path: Path) -> None:
-    sink = opened(tmp_path)
-    parts = [written(tmp_path, [chunk]) for chunk in (OLD, NEW)]
-
-    progress = sink.commit_parts(0, [part.file for part in parts if part])
-
-    assert (progress.rows, progress.replayed) == (2, False)
-    assert seen_by_others(tmp_path, "v") == [(0, "new"), (0, "old")]
-
-
-def test_committing_parts_twice_adds_them_once(tmp_path: Path) -> None:
-    sink = opened(tmp_path)
-    part = written(tmp_path, [OLD])
-    assert part is not None
-    sink.commit_parts(0, [part.file])
-
-    again = sink.commit_parts(0, [part.file])
-
-    assert (again.replayed, len(sink.read())) == (True, 1)
-
-
-def test_parts_can_be_committed_after_a_restart(tmp_path: Path) -> None:
-    opened(tmp_path)
-    part = written(tmp_path, [OLD])
-    assert part is not None
-
-    opened(tmp_path).commit_parts(0, [part.file])
-
-    assert seen_by_others(tmp_path, "v") == [(0, "old")]
-
-
-def test_a_part_that_was_not_committed_is_seen_by_nobody(tmp_path: Path) -> None:
-    sink = opened(tmp_path)
-    written(tmp_path, [NEW])
-
-    sink.write(0, [OLD])
-
-    assert seen_by_others(tmp_path, "v") == [(0, "old")]
-
-
-def test_an_epoch_with_a_missing_part_stays_absent(tmp_path: Path) -> None:
-    sink = opened(tmp_path)
-    part = written(tmp_path, [OLD])
-    assert part is not None
-    (tmp_path / "table" / part.file.name).unlink()
-
-    with pytest.raises(SinkError, match="is missing") as caught:
-        sink.commit_parts(0, [part.file])
-
-    assert (caught.value.code, sink.last_epoch()) == ("SINK_PART", None)
-
-
-def test_an_empty_share_makes_no_part(tmp_path: Path) -> None:
-    opened(tmp_path)
-
-    assert written(tmp_path, [ZSet.empty(SCHEMA)]) is None
-
-
 def test_the_log_lists_the_files_of_an_epoch(tmp_path: Path) -> None:
     sink = opened(tmp_path)
-    part = written(tmp_path, [OLD])
-    assert part is not None
-    sink.commit_parts(0, [part.file])
+    sink.write(0, [OLD])
     sink.write(1, [NEW])
 
     bounds = [(file.least["_epoch"], file.most["_epoch"]) for file in sink.log.files()]
@@ -187,7 +120,7 @@ def test_a_column_named_like_the_epoch_is_refused(tmp_path: Path) -> None:
 def test_another_form_is_refused(tmp_path: Path) -> None:
     opened(tmp_path)
 
-    with pytest.raises(SinkError, match="form=weight") as caught:
+    with pytest.raises(SinkError, match="form='weight'") as caught:
         opened(tmp_path, "row_kind")
 
     assert caught.value.code == "SINK_SCHEMA"

@@ -211,7 +211,7 @@ def test_a_weight_beyond_int64_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_key_that_is_no_column_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SinkError, match=r"names \['number'\]"):
+    with pytest.raises(SinkError, match=r"\['number'\] are missing"):
         opened(tmp_path, key=["number"])
 
 

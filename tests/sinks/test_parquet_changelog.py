@@ -176,7 +176,7 @@ def test_a_driver_that_comes_back_late_cannot_publish_what_was_cleared(tmp_path:
             opened(tmp_path / "log")
         return act()
 
-    with pytest.raises(SinkError, match="cannot be used"), observe(clear_before_the_rename):
+    with pytest.raises(SinkError, match="could not be written"), observe(clear_before_the_rename):
         slow.write(0, [OLD])
 
     assert committed_epochs(tmp_path / "log") == []

@@ -100,7 +100,7 @@ def _files_output(table: WrittenTable) -> tuple[str, dict[str, Any]]:
 
 
 def _json_lines(path: str | Path, *, form: RecordForm = "upsert", key: Sequence[str] | None = None) -> Sink:
-    from zset_join.sinks.json_lines import JsonLinesSink
+    from zset_join.sinks.row_files import JsonLinesSink
 
     return JsonLinesSink(path, form, key)
 

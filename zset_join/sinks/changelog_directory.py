@@ -33,11 +33,14 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
 from zset_join.changelog import ChangelogForm
+from zset_join.core.epoch_chain import ChainLink
 from zset_join.core.errors import SinkError
+from zset_join.sinks.sink import is_same_epoch
 from zset_join.storage import local
 from zset_join.storage.folder import is_local, open_folder
 from zset_join.storage.sealed import seal, unseal
@@ -73,6 +76,11 @@ class Header:
     form: ChangelogForm
     key: tuple[str, ...]
     schema: pa.Schema
+
+    def layout(self) -> dict[str, Any]:
+        """Return what must be the same next time."""
+        columns = [f"{field.name}: {field.type}" for field in self.schema]
+        return {"query_id": self.query_id, "form": self.form, "key": list(self.key), "columns": columns}
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +168,33 @@ class ChangelogDirectory:
         files = tuple(PartFile(**file) for file in body["files"])
         return Manifest(body["query_id"], body["epoch"], files, body.get("chain"), body.get("begins", False))
 
+    def manifests(self, header: Header, up_to_epoch: int | None = None) -> Iterator[Manifest]:
+        """Return the manifests of all epochs, in order; refuse a hole between them."""
+        epochs = [epoch for epoch in self.epochs() if up_to_epoch is None or epoch <= up_to_epoch]
+        first = epochs[0] if epochs and self.manifest(header, epochs[0]).begins else 0
+        if epochs != list(range(first, first + len(epochs))):
+            raise SinkError(
+                f"{self} has the epochs {epochs}; some in between are missing. Restore their directories.",
+                code="SINK_EPOCH_GAP",
+                directory=self.location,
+                epochs=epochs,
+            )
+        return (self.manifest(header, epoch) for epoch in epochs)
+
+    def digest_of(self, header: Header, epoch: int) -> str | None:
+        """Return the digest of an epoch, where it is present and has one."""
+        return self.manifest(header, epoch).digest if self.is_committed(epoch) else None
+
+    def has(self, header: Header, epoch: int, link: ChainLink | None) -> bool:
+        """Return whether an epoch is present; refuse one that would leave a hole, and one of another chain."""
+        if self.is_committed(epoch):
+            last: int | None = epoch
+        elif epoch == 0 or self.is_committed(epoch - 1):
+            last = epoch - 1 if epoch else None
+        else:
+            last = max(self.epochs(), default=None)
+        return is_same_epoch(str(self), last, lambda number: self.digest_of(header, number), epoch, link)
+
     def read_part(self, header: Header, epoch: int, part: PartFile) -> pa.Buffer:
         """Return all bytes of a listed file."""
         name = published_name(epoch, part.name)
@@ -186,10 +221,10 @@ class ChangelogDirectory:
         """Return whether a part waits for its commit, in its full length."""
         return self.folder.size(self.staged(epoch, part.name)) == part.bytes
 
-    def publish(
-        self, header: Header, epoch: int, parts: Sequence[PartFile], digest: str | None = None, *, begins: bool = False
-    ) -> bool:
-        """Make an epoch visible."""
+    def publish(self, header: Header, epoch: int, parts: Sequence[PartFile], link: ChainLink | None) -> bool:
+        """Make an epoch visible: the given parts and nothing else; return False for one that is present already."""
+        if self.has(header, epoch, link):
+            return False
         for part in parts:
             size = self.folder.size(self.staged(epoch, part.name))
             if size != part.bytes:
@@ -201,12 +236,14 @@ class ChangelogDirectory:
             "files": [asdict(part) for part in parts],
             "rows": sum(part.rows for part in parts),
             "retractions": sum(part.retractions for part in parts),
-            "chain": digest,
-            **({"begins": True} if begins else {}),
+            "chain": None if link is None else link.digest,
+            **({"begins": True} if link is not None and link.begins else {}),
         }
         sealed = seal(body, version=_FORMAT, name=published_name(epoch, _MANIFEST))
         is_ours = self._rename_into_place(epoch, parts, sealed) if self._is_local else self._put_manifest(epoch, sealed)
         self._remove_attempts(epoch, {part.name for part in parts} if is_ours else None)
+        if not is_ours:
+            self.has(header, epoch, link)  # another chain is refused
         return is_ours
 
     def clear(self, through_epoch: int | None) -> None:

@@ -4,21 +4,28 @@ The law: lines in = chunks out; a line is called an update only when its other h
 looked at together is given together: all chunks of an epoch, or those of one task.
 
 Memory: one chunk for the form `weight`; for the others, when there is a key to recognise updates by, all chunks.
+
+`NewParquetFile` is the file they are written to, and the rows of views too: counted, and on the disk once it is finished.
 """
 
 from __future__ import annotations
 
 import time
+import zlib
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
+import pyarrow.types as pt
 
 from zset_join.changelog import ChangelogForm, encode, encoded_schema, format_named
 from zset_join.sinks.sink import check_chunk
+from zset_join.storage.folder import Folder
 from zset_join.zset import ZSet
 
-__all__ = ["ChangelogLines"]
+__all__ = ["ChangelogLines", "NewParquetFile"]
 
 
 class ChangelogLines:
@@ -76,3 +83,61 @@ class ChangelogLines:
     def _retracted(self, delta: ZSet) -> int:
         negative = delta.weights[delta.weights < 0]
         return len(negative) if self.form == "weight" else -int(negative.sum(dtype=np.int64))
+
+
+class NewParquetFile:
+    """A Parquet file of a folder, being written.
+
+    Args:
+        folder: where.
+        name: of the file.
+        schema: of its rows.
+        crc32: what its checksum starts from.
+    """
+
+    def __init__(self, folder: Folder, name: str, schema: pa.Schema, crc32: int = 0) -> None:
+        self.name = name
+        self.bytes = self.rows = 0
+        self.crc32 = crc32
+        self.metadata: list[Any] = []
+        self.closed = False
+        self._file = folder.create(name)
+        self._writer = pq.ParquetWriter(
+            pa.PythonFile(self, mode="w"),
+            schema,
+            compression="zstd",
+            compression_level=1,
+            # Dictionaries pay for texts; for numbers they cost as much as everything else together.
+            use_dictionary=[column.name for column in schema if pt.is_string(column.type)],
+            metadata_collector=self.metadata,
+        )
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        """Write rows."""
+        self.rows += rows.num_rows
+        self._writer.write_batch(rows)
+
+    def write(self, data: Any) -> int:
+        """Take bytes of pyarrow."""
+        view = memoryview(data)
+        self.crc32 = zlib.crc32(view, self.crc32)
+        self.bytes += view.nbytes
+        self._file.write(view)
+        return view.nbytes
+
+    def flush(self) -> None:
+        """Do nothing: what waits is written when the file is finished."""
+
+    def close(self) -> None:
+        """Do nothing: `finish` closes."""
+
+    def finish(self) -> None:
+        """Close the file; it is on the disk then."""
+        self._writer.close()
+        self._file.close(durable=True)
+        self.closed = True
+
+    def discard(self) -> None:
+        """Give the file up."""
+        self.closed = True
+        self._file.discard()

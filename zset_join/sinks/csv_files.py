@@ -37,11 +37,12 @@ import pyarrow.csv
 import pyarrow.types as pt
 
 from zset_join.changelog import AppendFormat, ChangelogFormat, WeightFormat, encode, encoded_schema, format_named
-from zset_join.core.errors import OptionError, SinkError
+from zset_join.core.errors import SinkError
 from zset_join.core.relation import Relation
-from zset_join.sinks.epoch_files import EpochFiles, EpochFilesSink
-from zset_join.sinks.sink import check_output, holds_duration
-from zset_join.sinks.unfit_values import UnfitRows, fitting, unfit_values
+from zset_join.sinks.epoch_files import EpochFilesSink
+from zset_join.sinks.epoch_sink import check_names
+from zset_join.sinks.sink import holds_duration
+from zset_join.sinks.unfit_values import UnfitRows, unfit_values
 from zset_join.zset import ZSet
 
 __all__ = ["CsvFilesSink", "CsvForm"]
@@ -62,9 +63,6 @@ class CsvFilesSink(EpochFilesSink):
         path: the directory; created if it does not exist.
         form: see the module; with the key of the output relation, retraction and insertion of one key are an update.
 
-    Raises:
-        OptionError: no such form.
-
     >>> import tempfile
     >>> ones = ZSet.of({"k": [1, 2]}, [-1, 1])
     >>> with tempfile.TemporaryDirectory() as directory:
@@ -75,31 +73,13 @@ class CsvFilesSink(EpochFilesSink):
     """
 
     def __init__(self, path: str | Path, form: CsvForm = "weight") -> None:
-        if form not in get_args(CsvForm) or not str(path):
-            raise OptionError(
-                f"path={str(path)!r}, form={form!r}: a form is one of {', '.join(get_args(CsvForm))}; name a directory.",
-                code="SINK_OPTION",
-                form=form,
-            )
-        self.path = Path(path)
+        super().__init__(path, form, get_args(CsvForm), suffix=".csv")
         self.form = form
         self._format = _FORMATS[form] if form in _FORMATS else format_named(form)
         self.written_as = (), self._format
-        described = repr(self)
-        super().__init__(
-            described, EpochFiles(described, self.path, header="_query.json", prefix="epoch-", width=12, suffix=".csv")
-        )
 
     def __repr__(self) -> str:
         return f"CsvFilesSink({str(self.path)!r}, {self.form!r})"
-
-    def open(self, output: Relation, query_id: str) -> None:
-        check_output(repr(self), output)
-        self.close()
-        self._check_columns(output.schema)
-        columns = [f"{field.name}: {field.type}" for field in output.schema]
-        self._files.attach({"query_id": query_id, "form": self.form, "key": list(output.primary_key), "columns": columns})
-        self._output = output
 
     def unfit(self, rows: pa.RecordBatch) -> Sequence[UnfitRows]:
         texts = [pa.array(column.cast(pa.large_binary())).view(pa.large_string()) if _is_bytes(column.type) else column
@@ -110,8 +90,7 @@ class CsvFilesSink(EpochFilesSink):
             found.append(UnfitRows(rows.schema.names[0], reason, np.asarray(rows.column(0).is_null())))
         return found
 
-    def _written(self, epoch: int, delta: ZSet) -> tuple[bytes | None, int, int]:
-        delta = fitting(self, delta, drops=False, epoch=epoch)
+    def _encoded(self, epoch: int, delta: ZSet) -> tuple[bytes | None, int, int]:
         moment = time.time_ns() // 1000
         lines = encode(delta, self._opened().primary_key, self._format, epoch=epoch, committed_at_us=moment)
         gone = delta.weights[delta.weights < 0]
@@ -141,13 +120,10 @@ class CsvFilesSink(EpochFilesSink):
             weights = pc.if_else(gone, pa.scalar(-1, pa.int64()), pa.scalar(1, pa.int64()))
         return rows.append_column("_weight", weights)
 
-    def _check_columns(self, rows: pa.Schema) -> None:
-        if self.form == "tp_delta" and "_tp_delta" in rows.names:
-            raise SinkError(
-                f"{self!r} writes the weight of a row as _tp_delta, which is a column of the view too. Give it another name.",
-                code="SINK_COLUMNS",
-                column="_tp_delta",
-            )
+    def _take(self, output: Relation) -> None:
+        rows = output.schema
+        if self.form == "tp_delta":
+            check_names(repr(self), rows.names, (), refused=["_tp_delta"], why="it is the weight of a row")
         encoded_schema(rows, self._format)
         for field in rows:
             if pt.is_nested(field.type) or holds_duration(field.type):

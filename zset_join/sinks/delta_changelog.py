@@ -5,42 +5,34 @@ weights of each row up to an epoch is the output at the end of that epoch.
 
 The law: see `delta_log`; an epoch is one commit that carries its number. An epoch that changes nothing is an empty commit.
 
-Two ways to write, as in the Parquet changelog: the process that holds the answer calls `write`; a job of many tasks calls
-`write_delta_part` in each task, and `commit_parts` where the results come together. Files that were written and not committed
-are seen by no reader and stay until VACUUM; a commit may still take them after a restart.
+Memory: one chunk for the form `weight`, the whole epoch for the others.
 
-Memory: one chunk for the form `weight`, the whole epoch (of a part: the whole part) for the others.
-
-Limits: only `_epoch` has statistics in the log where tasks wrote the files; OPTIMIZE adds those of the other columns.
+Limits: files that were written and not committed are seen by no reader and stay until VACUUM.
 """
 
 from __future__ import annotations
 
-import json
-import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 
-from zset_join.changelog import ChangelogForm, format_named
+from zset_join.changelog import ChangelogForm, encoded_schema, format_named
 from zset_join.core.added_columns import with_added_nullable
 from zset_join.core.epoch_chain import ChainLink
-from zset_join.core.errors import SinkError
+from zset_join.core.errors import PlanError
 from zset_join.core.hidden_settings import shown
 from zset_join.core.relation import Relation
-from zset_join.sinks.altering import beside, check_adds_columns
 from zset_join.sinks.changelog_lines import ChangelogLines
-from zset_join.sinks.delta_files import DataFile, read_data_file
-from zset_join.sinks.delta_log import ChangedTableError, DeltaLog
-from zset_join.sinks.delta_parts import EPOCH_COLUMN, delta_line_schema, write_delta_lines
-from zset_join.sinks.delta_sink import DeltaSink
-from zset_join.sinks.sink import SinkProgress, check_output
+from zset_join.sinks.delta_files import delta_schema, read_data_file, write_data_files
+from zset_join.sinks.delta_log import DeltaSink
+from zset_join.sinks.sink import beside
 from zset_join.zset import ZSet
 
-__all__ = ["DeltaChangelogSink"]
+__all__ = ["EPOCH_COLUMN", "DeltaChangelogSink"]
 
-_ATTEMPTS = 15
+EPOCH_COLUMN = "_epoch"
 _TARGET_BYTES = 128 << 20
 
 
@@ -65,6 +57,9 @@ class DeltaChangelogSink(DeltaSink):
     [{'k': 1, '_weight': -1, '_epoch': 0}, {'k': 2, '_weight': 1, '_epoch': 0}]
     """
 
+    kind = "changelog"
+    attempts = 15
+
     def __init__(
         self,
         location: str | Path,
@@ -73,96 +68,34 @@ class DeltaChangelogSink(DeltaSink):
         storage_options: Mapping[str, str] | None = None,
     ) -> None:
         self.written_as = (), format_named(form)
-        self.form = form
-        super().__init__(DeltaLog(str(location), storage_options))
+        self.form: ChangelogForm = form
+        super().__init__(location, storage_options)
 
     def __repr__(self) -> str:
         return f"DeltaChangelogSink({shown(self.log.location)!r}, {self.form!r})"
 
-    def open(self, output: Relation, query_id: str, *, may_lack_columns: bool = False) -> None:
-        check_output(str(self.log), output)
-        schema = delta_line_schema(str(self.log), output.schema, self.form)
-        properties = {"kind": "changelog", "form": self.form, "key": json.dumps(output.primary_key)}
-        self.log.open(schema, query_id, properties, may_lack_columns=may_lack_columns)
-        self._attached(output)
-
     def beside(self, name: str) -> DeltaChangelogSink:
         return DeltaChangelogSink(beside(self.log.location, name), self.form, storage_options=self.log.storage_options)
 
-    def check_altered(self, output: Relation) -> None:
-        before = self._opened()
-        check_adds_columns(str(self.log), before.schema, output.schema, before.primary_key, output.primary_key)
-        delta_line_schema(str(self.log), output.schema, self.form)
-
-    def write(self, epoch: int, chunks: Iterable[ZSet], *, link: ChainLink | None = None) -> SinkProgress:
-        started = time.perf_counter()
-        output = self._opened()
-        if self.log.has(epoch, link):
-            self._last_epoch = self.log.last_epoch()
-            return SinkProgress(epoch, 0, 0, time.perf_counter() - started, replayed=True)
-        if self._lacks_columns:
-            self.log.add_columns(delta_line_schema(str(self.log), output.schema, self.form))
-            self._lacks_columns = False
-        lines = ChangelogLines(str(self.log), output.schema, self.form, output.primary_key, chunks, epoch=epoch)
-        with self.log.failures(f"written in epoch {epoch}"):
-            files = write_delta_lines(self.log.folder, lines, part=0, target_bytes=_TARGET_BYTES)
-        is_ours = self._commit(epoch, files, link)
-        rows, retractions = (lines.rows, lines.retractions) if is_ours else (0, 0)
-        return SinkProgress(epoch, rows, retractions, time.perf_counter() - started, replayed=not is_ours)
-
-    def commit_parts(self, epoch: int, files: Sequence[DataFile], *, link: ChainLink | None = None) -> SinkProgress:
-        """Make an epoch visible: the given files and nothing else. An epoch that is present already is left alone."""
-        started = time.perf_counter()
-        self._opened()
-        if self.log.has(epoch, link):
-            self._last_epoch = self.log.last_epoch()
-            return SinkProgress(epoch, 0, 0, time.perf_counter() - started, replayed=True)
-        for file in files:
-            self._check_file(epoch, file)
-        bounds, none = {EPOCH_COLUMN: epoch}, {EPOCH_COLUMN: 0}
-        files = [DataFile(file.name, file.bytes, file.rows, bounds, bounds, none) for file in files]
-        is_ours = self._commit(epoch, files, link)
-        rows = sum(file.rows or 0 for file in files) if is_ours else 0
-        return SinkProgress(epoch, rows, 0, time.perf_counter() - started, replayed=not is_ours)
-
     def read(self) -> pa.Table:
         """Return all lines, in no particular order."""
-        output = self._opened()
-        schema = with_added_nullable(0, delta_line_schema(str(self.log), output.schema, self.form))
+        schema = with_added_nullable(0, self._stored(self._opened()))
         tables = [read_data_file(self.log.folder, file, schema) for file in self.log.files()]
         return pa.concat_tables([schema.empty_table(), *tables])
 
-    def _commit(self, epoch: int, files: Sequence[DataFile], link: ChainLink | None) -> bool:
-        """Append the files; again, when others committed meanwhile: new lines contradict nothing."""
-        conflict: ChangedTableError | None = None
-        for _ in range(_ATTEMPTS):
-            try:
-                is_ours = self.log.commit(epoch, files, link=link)
-            except ChangedTableError as error:
-                conflict = error
-            else:
-                self._last_epoch = self.log.last_epoch()
-                return is_ours
-        raise SinkError(
-            f"{self.log} was changed by others in each of {_ATTEMPTS} attempts to add epoch {epoch}: {conflict}. Run "
-            "other jobs on this table less often, and restart the query; it continues with this epoch.",
-            code="SINK_CONFLICT",
-            table=self.log.location,
-            epoch=epoch,
-        ) from conflict
-
-    def _check_file(self, epoch: int, file: DataFile) -> None:
-        with self.log.failures("read"):
-            size = self.log.folder.size(file.name)
-        if size != file.bytes:
-            raise SinkError(
-                f'{self.log}: file "{file.name}" of epoch {epoch} should have {file.bytes} bytes and '
-                + ("is missing" if size is None else f"has {size}")
-                + ". Restart the query; it writes the epoch again.",
-                code="SINK_PART",
-                table=self.log.location,
-                epoch=epoch,
-                file=file.name,
-                expected=file.bytes,
-                actual=size,
+    def _stored(self, output: Relation) -> pa.Schema:
+        if EPOCH_COLUMN in output.schema.names:
+            raise PlanError(
+                f'{self.log} adds the column "{EPOCH_COLUMN}", and the rows have one of that name; rename it.',
+                code="DUPLICATE_COLUMN",
+                columns=[EPOCH_COLUMN],
             )
+        lines = encoded_schema(output.schema, format_named(self.form))
+        return delta_schema(self._described, pa.schema([*lines, pa.field(EPOCH_COLUMN, pa.int64())]))
+
+    def _put(self, epoch: int, chunks: Iterable[ZSet], link: ChainLink | None) -> tuple[int, int] | None:
+        lines = ChangelogLines(self._described, self._opened().schema, self.form, self._key, chunks, epoch=epoch)
+        numbered = (batch.append_column(EPOCH_COLUMN, pa.array(np.full(batch.num_rows, epoch, np.int64))) for batch in lines)
+        files = write_data_files(self.log.folder, f"part-{epoch:08d}", self._columns, numbered, target_bytes=_TARGET_BYTES)
+        # New lines contradict nothing, so the files stay what they are in every attempt.
+        return (lines.rows, lines.retractions) if self._committed(epoch, link, lambda: (files, ())) else None

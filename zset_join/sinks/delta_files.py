@@ -8,7 +8,7 @@ values), they are omitted.
 Ties and edge cases: column names that differ only by case are refused, Delta has no such columns. Milliseconds are all the
 precision the statistics of a timestamp have: the least is rounded down, the most up.
 
-Memory: one row group, 128k rows. Nothing here needs the package `deltalake`, so that tasks can write without it.
+Memory: one row group, 128k rows.
 
 Source: the Delta transaction protocol (schema serialization, per-file statistics).
 """
@@ -29,7 +29,8 @@ import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from zset_join.core.errors import SinkError
-from zset_join.storage.folder import Folder, FolderFile
+from zset_join.sinks.changelog_lines import NewParquetFile
+from zset_join.storage.folder import Folder
 
 __all__ = ["DataFile", "delta_schema", "read_data_file", "write_data_files"]
 
@@ -97,16 +98,16 @@ def write_data_files(
 ) -> list[DataFile]:
     """Write rows to new files, on the disk when this returns; none for no rows."""
     files: list[DataFile] = []
-    opened: _OpenFile | None = None
+    opened: NewParquetFile | None = None
     try:
         for piece in _row_groups(pieces, schema):
-            opened = opened or _OpenFile(folder, f"{prefix}-{uuid.uuid4().hex}.parquet", schema)
-            opened.write(piece)
+            opened = opened or NewParquetFile(folder, f"{prefix}-{uuid.uuid4().hex}.parquet", schema)
+            opened.add(piece)
             if opened.bytes >= target_bytes:
-                files.append(opened.finish())
+                files.append(_finished(opened, schema))
                 opened = None
         if opened is not None:
-            files.append(opened.finish())
+            files.append(_finished(opened, schema))
     except BaseException:
         if opened is not None:
             opened.discard()
@@ -128,53 +129,9 @@ def read_data_file(folder: Folder, file: DataFile, schema: pa.Schema) -> pa.Tabl
     return pa.Table.from_arrays(columns, names=schema.names).cast(schema)
 
 
-class _OpenFile:
-    """A file being written: a sink for pyarrow that counts."""
-
-    def __init__(self, folder: Folder, name: str, schema: pa.Schema) -> None:
-        self.name = name
-        self.bytes = 0
-        self.rows = 0
-        self.closed = False
-        self._schema = schema
-        self._file: FolderFile = folder.create(name)
-        self._metadata: list[Any] = []
-        # Dictionaries pay for texts; for numbers they cost as much as everything else together.
-        self._writer = pq.ParquetWriter(
-            pa.PythonFile(self, mode="w"),
-            schema,
-            compression="zstd",
-            compression_level=1,
-            use_dictionary=[column.name for column in schema if pt.is_string(column.type)],
-            metadata_collector=self._metadata,
-        )
-
-    def write(self, data: Any) -> int:
-        if isinstance(data, pa.RecordBatch):
-            self.rows += data.num_rows
-            self._writer.write_batch(data, row_group_size=_ROW_GROUP_ROWS)
-            return 0
-        size = memoryview(data).nbytes
-        self.bytes += size
-        self._file.write(data)
-        return size
-
-    def flush(self) -> None:
-        """Do nothing: what waits is written when the file is closed."""
-
-    def close(self) -> None:
-        """Do nothing: `finish` closes."""
-
-    def finish(self) -> DataFile:
-        self._writer.close()
-        self._file.close(durable=True)
-        self.closed = True
-        least, most, nulls = _stated(self._metadata[0], self._schema)
-        return DataFile(self.name, self.bytes, self.rows, least, most, nulls)
-
-    def discard(self) -> None:
-        self.closed = True
-        self._file.discard()
+def _finished(file: NewParquetFile, schema: pa.Schema) -> DataFile:
+    file.finish()
+    return DataFile(file.name, file.bytes, file.rows, *_stated(file.metadata[0], schema))
 
 
 def _row_groups(pieces: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:

@@ -1,4 +1,4 @@
-"""The log of a Delta table of ours, through delta-rs: what the changelog and the view have in common.
+"""The log of a Delta table of ours, through delta-rs, and what the changelog and the view have in common as sinks.
 
 The law: an epoch is one commit of the log, and the commit carries the epoch as the version of the application transaction
 `zset_join:<query id>`. So the table itself records which epochs it holds, an epoch that is present is never added again, and of
@@ -30,7 +30,8 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -40,9 +41,11 @@ import pyarrow as pa
 from zset_join.core.epoch_chain import ChainLink, short_mark
 from zset_join.core.errors import SinkError
 from zset_join.core.extras import needed_for
+from zset_join.core.relation import Relation
 from zset_join.sinks.delta_files import DataFile
-from zset_join.sinks.sink import is_same_epoch
-from zset_join.sinks.stored_epochs import StoredEpochs
+from zset_join.sinks.epoch_sink import GrowingSink, Position, check_layout
+from zset_join.sinks.sink import StoredEpochs, is_same_epoch
+from zset_join.sinks.unfit_values import UnfitRows, unfit_values, within_microseconds
 from zset_join.storage.folder import Folder, is_local, local_path, open_folder
 from zset_join.storage.local import sync_directory
 from zset_join.storage.operations import perform
@@ -52,7 +55,7 @@ with needed_for("a Delta output"):
     from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
     from deltalake.transaction import AddAction, RemoveAction
 
-__all__ = ["ChangedTableError", "DeltaLog"]
+__all__ = ["ChangedTableError", "DeltaLog", "DeltaSink"]
 
 _READER_FEATURES = frozenset({"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"})
 _COLUMN_MAPPING_VERSION = 2
@@ -79,32 +82,43 @@ class DeltaLog:
     def __str__(self) -> str:
         return f'Delta table "{self.location}"'
 
-    def open(self, schema: pa.Schema, query_id: str, properties: Mapping[str, str], *, may_lack_columns: bool = False) -> None:
+    def open(self, schema: pa.Schema, query_id: str, given: Mapping[str, str], *, may_lack_columns: bool = False) -> None:
         """Attach to the table, making it when there is none."""
-        wanted = {f"zset_join.{name}": value for name, value in properties.items()}
+        made_with = {f"zset_join.{name}": value for name, value in {"query_id": query_id, **given}.items()}
         with self.failures("opened"):
             there = self._found()
-            table = self._made(schema, {"zset_join.query_id": query_id, **wanted}) if there is None else there
+            table = self._made(schema, made_with) if there is None else there
             properties = table.metadata().configuration
-            self._check_owner(properties, query_id)
-            if may_lack_columns:
+            if properties.get("zset_join.query_id") is None:
+                raise SinkError(
+                    f"{self} already exists, and was not created by this package. Choose another path; a query makes its table "
+                    "itself.",
+                    code="SINK_NAME_TAKEN",
+                    table=self.location,
+                )
+            if may_lack_columns and properties["zset_join.query_id"] == query_id:
                 self._add_columns(table, schema)
-        self._check_columns(table, schema, properties, wanted)
+        stored = {name.removeprefix("zset_join."): value for name, value in properties.items()}
+        wanted = {"query_id": query_id, **given}
+        check_layout(
+            str(self),
+            {**stored, "columns": _columns(table.schema())},
+            {**wanted, "columns": _columns(Schema.from_arrow(schema))},
+        )
         self._check_features(table)
         self._application = f"zset_join:{query_id}"
         self._table = table
 
     def add_columns(self, schema: pa.Schema) -> None:
         """Give the table the columns that it lacks, in a commit without rows: NULL in the rows that are present."""
-        with self.failures("given more columns"):
-            self._add_columns(self._opened(), schema)
+        self._add_columns(self._opened(), schema)
 
     def _add_columns(self, table: DeltaTable, schema: pa.Schema) -> None:
-        have, wanted = (_by_name(_bare(json.loads(one.to_json()))) for one in (table.schema(), Schema.from_arrow(schema)))
-        if not all(field in wanted for field in have):
+        have, wanted = _columns(table.schema()), Schema.from_arrow(schema)
+        if not {*have} <= {*_columns(wanted)}:
             return  # it is not only columns that are lacking, which the caller compares
-        names = {field["name"] for field in have}
-        lacking = [field for field in Schema.from_arrow(schema).fields if field.name not in names]
+        names = {field.name for field in table.schema().fields}
+        lacking = [field for field in wanted.fields if field.name not in names]
         if not lacking:
             return
         first = table.version() + 1
@@ -221,21 +235,19 @@ class DeltaLog:
         def act() -> None:
             table.create_write_transaction(actions, mode="append", schema=table.schema(), commit_properties=properties)
 
-        with self.failures(f"written in epoch {epoch}"):
-            try:
-                perform("put_new", self.folder.uri("_delta_log"), act)
-            except CommitFailedError as error:
-                if self.has(epoch, link):
-                    return False
-                raise ChangedTableError(str(error)) from error
-            table.update_incremental()
-            self._sync_commits(first, table.version())
+        try:
+            perform("put_new", self.folder.uri("_delta_log"), act)
+        except CommitFailedError as error:
+            if self.has(epoch, link):
+                return False
+            raise ChangedTableError(str(error)) from error
+        table.update_incremental()
+        self._sync_commits(first, table.version())
         return True
 
     def vacuum(self, retention_hours: int) -> None:
         """Remove the files that no version of the last hours needs, those of attempts that did not commit among them."""
-        with self.failures("vacuumed"):
-            self._opened().vacuum(retention_hours, dry_run=False, enforce_retention_duration=False, full=True)
+        self._opened().vacuum(retention_hours, dry_run=False, enforce_retention_duration=False, full=True)
 
     @contextlib.contextmanager
     def failures(self, what: str) -> Iterator[None]:
@@ -292,39 +304,6 @@ class DeltaLog:
             perform("sync", path, lambda path=path: _sync(path))  # type: ignore[misc]
         sync_directory(f"{self.location}/_delta_log")
 
-    def _check_owner(self, properties: Mapping[str, str | None], query_id: str) -> None:
-        owner = properties.get("zset_join.query_id")
-        if owner is None:
-            raise SinkError(
-                f"{self} already exists, and was not created by this package. Choose another path; a query makes its table "
-                "itself.",
-                code="SINK_NAME_TAKEN",
-                table=self.location,
-            )
-        if owner != query_id:
-            raise SinkError(
-                f'{self} belongs to query "{owner}", not to "{query_id}". Write to another path, or delete this table to start '
-                "anew.",
-                code="SINK_QUERY_ID",
-                table=self.location,
-                expected=owner,
-                actual=query_id,
-            )
-
-    def _check_columns(
-        self, table: DeltaTable, schema: pa.Schema, properties: Mapping[str, str | None], wanted: Mapping[str, str]
-    ) -> None:
-        columns, expected = _bare(json.loads(table.schema().to_json())), _bare(json.loads(Schema.from_arrow(schema).to_json()))
-        made_with = {name: properties.get(name) for name in wanted}
-        if made_with != wanted or _by_name(columns) != _by_name(expected):
-            raise SinkError(
-                f"{self} was made with {_named(made_with)} and columns [{_columns(columns)}]; the query now has "
-                f"{_named(wanted)} and columns [{_columns(expected)}]. Restore the query, or start a new table and "
-                "checkpoint.",
-                code="SINK_SCHEMA",
-                table=self.location,
-            )
-
     def _check_features(self, table: DeltaTable) -> None:
         protocol = table.protocol()
         features = set(protocol.reader_features or ()) - _READER_FEATURES
@@ -357,19 +336,81 @@ def _bare(schema: Any) -> Any:
     return [_bare(value) for value in schema] if isinstance(schema, list) else schema
 
 
-def _by_name(schema: Mapping[str, Any]) -> list[Any]:
+def _columns(schema: Schema) -> list[str]:
     """Return the columns of a table as they are compared: those that arrived later are behind the others, and may be NULL."""
-    fields = [{name: value for name, value in field.items() if name != "nullable"} for field in schema["fields"]]
-    return sorted(fields, key=lambda field: str(field["name"]))
+    fields = _bare(json.loads(schema.to_json()))["fields"]
+    kinds = [
+        (field["name"], field["type"] if isinstance(field["type"], str) else json.dumps(field["type"])) for field in fields
+    ]
+    return sorted(f"{name}: {kind}" for name, kind in kinds)
 
 
-def _named(properties: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name.removeprefix('zset_join.')}={value}" for name, value in properties.items())
+class DeltaSink(GrowingSink):
+    """Write every epoch to a Delta table, in one commit."""
 
+    kind: str
+    attempts: int
+    _errors = (DeltaError, OSError, pa.ArrowException)
 
-def _columns(schema: Mapping[str, Any]) -> str:
-    return ", ".join(f"{field['name']}: {_text(field['type'])}" for field in schema["fields"])
+    def __init__(self, location: str | Path, storage_options: Mapping[str, str] | None) -> None:
+        self.log = DeltaLog(str(location), storage_options)
 
+    def unfit(self, rows: pa.RecordBatch) -> Sequence[UnfitRows]:
+        return unfit_values(rows, within_microseconds)
 
-def _text(kind: Any) -> str:
-    return kind if isinstance(kind, str) else json.dumps(kind)
+    def close(self) -> None:
+        super().close()
+        self.log.close()
+
+    @property
+    def _described(self) -> str:
+        return str(self.log)
+
+    @abstractmethod
+    def _stored(self, output: Relation) -> pa.Schema:
+        """Return the columns of the table."""
+
+    def _check_columns(self, output: Relation) -> None:
+        self._stored(output)
+
+    def _take(self, output: Relation) -> None:
+        self._columns = self._stored(output)
+
+    def _attach(self) -> None:
+        made_with = {"kind": self.kind, "key": json.dumps(self._key), **({"form": self.form} if self.form else {})}
+        self.log.open(self._columns, self._query_id, made_with, may_lack_columns=self._may_lack_columns)
+
+    def _position(self) -> Position:
+        return self.log.last_epoch(), self.log.digest_of
+
+    def _is_there(self, epoch: int, link: ChainLink | None) -> bool:
+        return self.log.has(epoch, link)
+
+    def _add_columns(self) -> None:
+        self.log.add_columns(self._columns)
+        self._may_lack_columns = False
+
+    def _committed(
+        self,
+        epoch: int,
+        link: ChainLink | None,
+        files: Callable[[], tuple[Sequence[DataFile], Sequence[DataFile]]],
+        discard: Callable[[Sequence[DataFile]], None] = lambda _: None,
+    ) -> bool:
+        """Commit new files and the removal of others; again, when others changed the table meanwhile."""
+        # Files of a commit that failed in any other way are left for VACUUM: it may have reached the log all the same.
+        conflict: ChangedTableError | None = None
+        for _ in range(self.attempts):
+            added, removed = files()
+            try:
+                return self.log.commit(epoch, added, removed, link=link)
+            except ChangedTableError as error:
+                discard(added)
+                conflict = error
+        raise SinkError(
+            f"{self.log} was changed by others in each of {self.attempts} attempts to write epoch {epoch}: {conflict}. Run "
+            "OPTIMIZE and other jobs on this table less often, and restart the query; it continues with this epoch.",
+            code="SINK_CONFLICT",
+            table=self.log.location,
+            epoch=epoch,
+        ) from conflict

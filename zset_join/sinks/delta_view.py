@@ -21,8 +21,6 @@ Limits: files that are no longer part of the table stay on the disk for those wh
 
 from __future__ import annotations
 
-import json
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,20 +31,18 @@ import pyarrow as pa
 from zset_join.changelog import RowKindFormat, UpsertFormat
 from zset_join.core.added_columns import with_added_nullable
 from zset_join.core.epoch_chain import ChainLink
-from zset_join.core.errors import OptionError, SinkError
+from zset_join.core.errors import OptionError
 from zset_join.core.hidden_settings import shown
 from zset_join.core.relation import Relation
-from zset_join.sinks.altering import beside, check_adds_columns
 from zset_join.sinks.delta_files import DataFile, delta_schema, read_data_file, write_data_files
-from zset_join.sinks.delta_log import ChangedTableError, DeltaLog
-from zset_join.sinks.delta_sink import DeltaSink
-from zset_join.sinks.sink import SinkProgress, check_chunk, check_output
+from zset_join.sinks.delta_log import DeltaSink
+from zset_join.sinks.epoch_sink import check_names, given_key
+from zset_join.sinks.sink import beside
 from zset_join.sinks.stored_rows import RetractedRows, StoredRowsChange
 from zset_join.zset import ZSet
 
 __all__ = ["DeltaViewSink"]
 
-_ATTEMPTS = 5
 _MOST_SMALL_FILES = 16
 _SMALL_PART = 4
 _TARGET_BYTES = 16 << 20
@@ -76,6 +72,9 @@ class DeltaViewSink(DeltaSink):
     [1, 1, 2]
     """
 
+    kind = "view"
+    attempts = 5
+
     def __init__(
         self,
         location: str | Path,
@@ -85,39 +84,20 @@ class DeltaViewSink(DeltaSink):
         vacuum_hours: int | None = None,
         target_bytes: int = _TARGET_BYTES,
     ) -> None:
-        if isinstance(key, str) or target_bytes < 1 or (vacuum_hours is not None and vacuum_hours < 1):
+        if target_bytes < 1 or (vacuum_hours is not None and vacuum_hours < 1):
             raise OptionError(
-                f"key={key!r}, vacuum_hours={vacuum_hours!r}, target_bytes={target_bytes!r}: a key is a list of column names, "
-                "hours and bytes are positive.",
+                f"vacuum_hours={vacuum_hours!r}, target_bytes={target_bytes!r}: hours and bytes are positive.",
                 code="SINK_OPTION",
-                key=key,
                 vacuum_hours=vacuum_hours,
                 target_bytes=target_bytes,
             )
-        self.key = None if key is None else tuple(key)
-        super().__init__(DeltaLog(str(location), storage_options))
+        super().__init__(location, storage_options)
+        self.key = given_key(key)
         self._vacuum_hours = vacuum_hours
         self._target_bytes = target_bytes
 
     def __repr__(self) -> str:
         return f"DeltaViewSink({shown(self.log.location)!r}, key={self.key!r})"
-
-    def open(self, output: Relation, query_id: str, *, may_lack_columns: bool = False) -> None:
-        check_output(str(self.log), output)
-        self._key = self.key if self.key is not None else output.primary_key
-        missing = [name for name in self._key if name not in output.schema.names]
-        if missing:
-            raise SinkError(
-                f"{self.log}: key={list(self._key)} names {missing}, which is not among the columns {output.schema.names}.",
-                code="SINK_COLUMNS",
-                table=self.log.location,
-                missing=missing,
-            )
-        self.written_as = self._key, UpsertFormat() if self._key else RowKindFormat()
-        self._schema = delta_schema(str(self.log), output.schema)
-        properties = {"kind": "view", "key": json.dumps(self._key)}
-        self.log.open(self._schema, query_id, properties, may_lack_columns=may_lack_columns)
-        self._attached(output)
 
     def beside(self, name: str) -> DeltaViewSink:
         return DeltaViewSink(
@@ -128,36 +108,6 @@ class DeltaViewSink(DeltaSink):
             target_bytes=self._target_bytes,
         )
 
-    def check_altered(self, output: Relation) -> None:
-        before = self._opened()
-        key = self.key if self.key is not None else output.primary_key
-        check_adds_columns(str(self.log), before.schema, output.schema, self._key, key)
-        delta_schema(str(self.log), output.schema)
-
-    def alter(self, output: Relation) -> None:
-        super().alter(output)
-        self._schema = delta_schema(str(self.log), self._opened().schema)
-
-    def write(self, epoch: int, chunks: Iterable[ZSet], *, link: ChainLink | None = None) -> SinkProgress:
-        started = time.perf_counter()
-        output = self._opened()
-        is_there = self.log.has(epoch, link)
-        self._last_epoch = self.log.last_epoch()
-        if is_there:
-            return SinkProgress(epoch, 0, 0, time.perf_counter() - started, replayed=True)
-        if self._lacks_columns:
-            self.log.add_columns(self._schema)
-            self._lacks_columns = False
-        net = ZSet.concat(self._checked(epoch, chunks), schema=output.schema).consolidated()
-        delta = ZSet(net.rows.cast(self._schema), net.weights)
-        change = StoredRowsChange(str(self.log), epoch, delta, self._key)
-        is_ours = self._commit(epoch, change, link)
-        self._last_epoch = self.log.last_epoch()
-        if self._vacuum_hours is not None and epoch % _VACUUM_EVERY == _VACUUM_EVERY - 1:
-            self.log.vacuum(self._vacuum_hours)
-        rows, retractions = (len(delta), int(np.count_nonzero(delta.weights < 0))) if is_ours else (0, 0)
-        return SinkProgress(epoch, rows, retractions, time.perf_counter() - started, replayed=not is_ours)
-
     def read(self) -> pa.Table:
         """Return the rows of the view, with the types of the output and in no particular order."""
         schema = with_added_nullable(0, self._opened().schema)
@@ -165,32 +115,22 @@ class DeltaViewSink(DeltaSink):
             tables = [read_data_file(self.log.folder, file, schema) for file in self.log.files()]
         return pa.concat_tables([schema.empty_table(), *tables])
 
-    def _checked(self, epoch: int, chunks: Iterable[ZSet]) -> Iterator[ZSet]:
-        for chunk in chunks:
-            check_chunk(str(self.log), epoch, self._opened().schema, chunk)
-            yield chunk
+    def _take(self, output: Relation) -> None:
+        check_names(self._described, output.schema.names, self._key)
+        super()._take(output)
+        self.written_as = self._key, UpsertFormat() if self._key else RowKindFormat()
 
-    def _commit(self, epoch: int, change: StoredRowsChange, link: ChainLink | None) -> bool:
-        """Rewrite the touched files and commit them; again, when others changed the table meanwhile."""
-        # Files of a commit that failed in any other way are left for VACUUM: it may have reached the log all the same.
-        conflict: ChangedTableError | None = None
-        for _ in range(_ATTEMPTS):
-            if self.log.has(epoch, link):
-                return False
-            with self.log.failures(f"written in epoch {epoch}"):
-                added, removed = self._rewrite(epoch, change)
-            try:
-                return self.log.commit(epoch, added, removed, link=link)
-            except ChangedTableError as error:
-                self._discard(added)
-                conflict = error
-        raise SinkError(
-            f"{self.log} was changed by others in each of {_ATTEMPTS} attempts to write epoch {epoch}: {conflict}. Run "
-            "OPTIMIZE and other jobs on this table less often, and restart the query; it continues with this epoch.",
-            code="SINK_CONFLICT",
-            table=self.log.location,
-            epoch=epoch,
-        ) from conflict
+    def _stored(self, output: Relation) -> pa.Schema:
+        return delta_schema(self._described, output.schema)
+
+    def _put(self, epoch: int, chunks: Iterable[ZSet], link: ChainLink | None) -> tuple[int, int] | None:
+        net = self._delta(epoch, chunks).consolidated()
+        delta = ZSet(net.rows.cast(self._columns), net.weights)
+        change = StoredRowsChange(str(self.log), epoch, delta, self._key)
+        is_ours = self._committed(epoch, link, lambda: self._rewrite(epoch, change), self._discard)
+        if self._vacuum_hours is not None and epoch % _VACUUM_EVERY == _VACUUM_EVERY - 1:
+            self.log.vacuum(self._vacuum_hours)
+        return (len(delta), int(np.count_nonzero(delta.weights < 0))) if is_ours else None
 
     def _rewrite(self, epoch: int, change: StoredRowsChange) -> tuple[list[DataFile], list[DataFile]]:
         """Write the changed content of the touched files; return the new files, and those they replace."""
@@ -216,7 +156,7 @@ class DeltaViewSink(DeltaSink):
             return {}
         bounds = change.bounds()
         looked_at = [file for file in files if _may_hold(file, bounds)]
-        columns = pa.schema([self._schema.field(name) for name in change.identity])
+        columns = pa.schema([self._columns.field(name) for name in change.identity])
         candidates = [change.candidates(read_data_file(self.log.folder, file, columns)) for file in looked_at]
         return {
             file.name: retracted
@@ -233,7 +173,7 @@ class DeltaViewSink(DeltaSink):
         self, change: StoredRowsChange, file: DataFile, retracted: Mapping[str, RetractedRows]
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a file that stay."""
-        rows = read_data_file(self.log.folder, file, self._schema)
+        rows = read_data_file(self.log.folder, file, self._columns)
         gone = retracted.get(file.name)
         if gone is not None:
             if self._key:
@@ -252,7 +192,7 @@ class DeltaViewSink(DeltaSink):
 
     def _written(self, epoch: int, pieces: Iterable[pa.RecordBatch]) -> list[DataFile]:
         prefix = f"view-{epoch:08d}"
-        return write_data_files(self.log.folder, prefix, self._schema, pieces, target_bytes=self._target_bytes)
+        return write_data_files(self.log.folder, prefix, self._columns, pieces, target_bytes=self._target_bytes)
 
     def _discard(self, files: Iterable[DataFile]) -> None:
         for file in files:

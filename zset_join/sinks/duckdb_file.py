@@ -80,7 +80,7 @@ class DuckDBFile:
         """Return whether this process has the file open now."""
         return self._connection is not None
 
-    def make_directory(self) -> None:
+    def _make_directory(self) -> None:
         """Make the directory the file is to be in."""
         if self.path == ":memory:":
             return
@@ -150,6 +150,8 @@ class DuckDBFile:
                 self.close()
 
     def _opened(self) -> duckdb.DuckDBPyConnection:
+        if not self._read_only:
+            self._make_directory()
         started, pause, is_warned = time.monotonic(), _FIRST_PAUSE_SECONDS, False
         while True:
             try:

@@ -31,43 +31,11 @@ import pyarrow.types as pt
 
 from zset_join.sinks.sink import holds_duration
 
-__all__ = [
-    "ADD_CHAIN",
-    "CHUNK",
-    "CREATE_EPOCHS",
-    "EPOCHS_COLUMNS",
-    "FIND_NAME",
-    "FIND_STORED",
-    "FIND_VIEW",
-    "INSERT_VIEW",
-    "UPDATE_EPOCH",
-    "UPDATE_LAYOUT",
-    "UPDATE_VERSION",
-    "ViewStatements",
-    "quote",
-]
+__all__ = ["CHUNK", "FIND_NAME", "ViewStatements", "quote"]
 
 _BASE_SCHEMA = '"_zset_join"'
-_EPOCHS = 'main."_zset_join_epochs"'
 CHUNK = "_zset_join_chunk"
-
-CREATE_EPOCHS = (
-    f"CREATE TABLE IF NOT EXISTS {_EPOCHS} (view VARCHAR, query_id VARCHAR, epoch BIGINT, rows BIGINT, "
-    f"retractions BIGINT, layout VARCHAR, hash_version VARCHAR, chain VARCHAR)"
-)
-# Files of versions without a chain of epochs get its column when they are opened.
-EPOCHS_COLUMNS = "SELECT column_name FROM duckdb_columns() WHERE schema_name = 'main' AND table_name = '_zset_join_epochs'"
-ADD_CHAIN = f"ALTER TABLE {_EPOCHS} ADD COLUMN chain VARCHAR"
-FIND_VIEW = f"SELECT query_id, epoch, layout, hash_version, chain FROM {_EPOCHS} WHERE lower(view) = lower($view)"
-FIND_NAME = "SELECT table_type FROM information_schema.tables WHERE table_schema = 'main' AND lower(table_name) = lower($view)"
-FIND_STORED = f"SELECT * FROM {_EPOCHS} ORDER BY view"
-INSERT_VIEW = f"INSERT INTO {_EPOCHS} VALUES ($view, $query_id, NULL, 0, 0, $layout, $version, NULL)"
-UPDATE_EPOCH = (
-    f"UPDATE {_EPOCHS} SET epoch = $epoch, rows = $rows, retractions = $retractions, chain = $chain "
-    f"WHERE lower(view) = lower($view)"
-)
-UPDATE_LAYOUT = f"UPDATE {_EPOCHS} SET layout = $layout WHERE lower(view) = lower($view)"
-UPDATE_VERSION = f"UPDATE {_EPOCHS} SET hash_version = $version WHERE lower(view) = lower($view)"
+FIND_NAME = "SELECT table_type FROM information_schema.tables WHERE table_schema = 'main' AND lower(table_name) = lower(:view)"
 
 _DELTA = 'temp."_zset_join_delta"'
 _NET = 'temp."_zset_join_net"'

@@ -26,7 +26,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from time import monotonic, perf_counter
+from time import monotonic
 from typing import Any, get_args
 
 import pyarrow as pa
@@ -36,9 +36,9 @@ from zset_join.core.epoch_chain import ChainLink
 from zset_join.core.errors import OptionError, SinkError
 from zset_join.core.extras import needed_for
 from zset_join.core.relation import Relation
+from zset_join.sinks.epoch_sink import EpochSink, Position, check_layout, check_names, given_key
 from zset_join.sinks.record_texts import RECORD_FORMS, RecordWriter
-from zset_join.sinks.sink import SinkProgress, check_chunk, check_output, is_same_epoch, newest_digests
-from zset_join.sinks.stored_epochs import StoredEpochs, marks_of
+from zset_join.sinks.sink import StoredEpochs, marks_of, newest_digests
 from zset_join.sinks.unfit_values import UnfitRows
 from zset_join.zset import ZSet
 
@@ -58,7 +58,7 @@ _CLIENT_MESSAGE_BYTES = 1_000_000
 """librdkafka's default of `message.max.bytes`."""
 
 
-class KafkaTopicSink:
+class KafkaTopicSink(EpochSink):
     """Write every answer to a Kafka topic, one transaction per epoch.
 
     Args:
@@ -73,6 +73,8 @@ class KafkaTopicSink:
         OptionError: an argument that is not allowed.
     """
 
+    _errors = (KafkaException, TimeoutError)
+
     def __init__(
         self,
         config: Mapping[str, Any],
@@ -83,19 +85,17 @@ class KafkaTopicSink:
         transaction_timeout_seconds: int = 300,
         retry_seconds: int = 60,
     ) -> None:
-        if form not in get_args(RecordForm) or not topic or isinstance(key, str) or "bootstrap.servers" not in config:
+        if form not in get_args(RecordForm) or not topic or "bootstrap.servers" not in config:
             raise OptionError(
-                f"topic={topic!r}, form={form!r}, key={key!r}, config with {sorted(config)}: a topic has a name, a form "
-                "is one of "
-                f"{', '.join(get_args(RecordForm))}, a key is a list of column names, and config names bootstrap.servers.",
+                f"topic={topic!r}, form={form!r}, config with {sorted(config)}: a topic has a name, a form is one of "
+                f"{', '.join(get_args(RecordForm))}, and config names bootstrap.servers.",
                 code="SINK_OPTION",
                 topic=topic,
                 form=form,
-                key=key,
             )
         self.topic = topic
-        self.form = form
-        self.key = None if key is None else tuple(key)
+        self.form: RecordForm = form
+        self.key = given_key(key)
         self._config = {"log_level": 0, **config}
         self._client_bytes = self._most_bytes = int(config.get("message.max.bytes", _CLIENT_MESSAGE_BYTES))
         self._timeout_seconds = transaction_timeout_seconds
@@ -108,73 +108,9 @@ class KafkaTopicSink:
     def __repr__(self) -> str:
         return f"KafkaTopicSink({self.topic!r}, form={self.form!r}, key={self.key!r})"
 
-    def open(self, output: Relation, query_id: str) -> None:
-        check_output(self._described, output)
-        self.close()
-        self._schema, self._query_id = output.schema, query_id
-        self._key = self.key if self.key is not None else output.primary_key
-        missing = [name for name in self._key if name not in output.schema.names]
-        if missing or (self.form == "upsert" and not self._key):
-            raise SinkError(
-                f"{self._described} needs a key among the columns {output.schema.names}, got {list(self._key)}. Name "
-                "the columns "
-                "that identify a row in key=, or write another form.",
-                code="SINK_COLUMNS",
-                topic=self.topic,
-                missing=missing,
-            )
-        encoded_schema(output.schema, RECORD_FORMS[self.form])
-        try:
-            self._connect()
-            self._attach()
-        except KafkaException as error:
-            self.close()
-            raise self._failed("opened", error) from error
-        except TimeoutError as error:
-            self.close()
-            raise self._failed("opened", KafkaException(KafkaError(KafkaError._TIMED_OUT))) from error
-        except SinkError:
-            self.close()
-            raise
-        self._writer = RecordWriter(output.schema, self.form, self._key)
-        self.written_as = self._writer.written_as
-
-    def last_epoch(self) -> int | None:
-        self._connected()
-        return self._last_epoch
-
-    def has(self, epoch: int, link: ChainLink | None) -> bool:
-        self._connected()
-        return is_same_epoch(self._described, self._last_epoch, self._digests.get, epoch, link)
-
     def unfit(self, rows: pa.RecordBatch) -> Sequence[UnfitRows]:
         writer = self._writer
         return () if writer is None else [*writer.unfit(rows), *writer.oversized(rows, self._most_bytes)]
-
-    def write(self, epoch: int, chunks: Iterable[ZSet], *, link: ChainLink | None = None) -> SinkProgress:
-        started = perf_counter()
-        producer = self._connected()
-        if self.has(epoch, link):
-            return SinkProgress(epoch, 0, 0, perf_counter() - started, replayed=True)
-        records = self._records(epoch, chunks)
-        digests = newest_digests(self._digests, epoch, link)
-        retractions = 0
-        try:
-            producer.begin_transaction()
-            try:
-                for key, value, is_retraction in records:
-                    self._produce(producer, self.topic, key, value)
-                    retractions += is_retraction
-                mark = {**self._layout(), "epoch": epoch, "chain": list(digests.items())}
-                self._produce(producer, self._epochs, self.topic, json.dumps(mark))
-                self._retried(producer.commit_transaction)
-            except BaseException:
-                self._abort(producer)
-                raise
-        except KafkaException as error:
-            raise self._failed(f"written in epoch {epoch}", error) from error
-        self._last_epoch, self._digests = epoch, digests
-        return SinkProgress(epoch, len(records), retractions, perf_counter() - started)
 
     def close(self) -> None:
         producer, self._producer = self._producer, None
@@ -184,6 +120,7 @@ class KafkaTopicSink:
         writer, self._writer = self._writer, None
         if writer is not None:
             writer.close()
+        super().close()
 
     # -- opening ------------------------------------------------------------------------------------------------------
 
@@ -195,10 +132,14 @@ class KafkaTopicSink:
     def _epochs(self) -> str:
         return f"{self.topic}{_EPOCHS_SUFFIX}"
 
-    def _connected(self) -> Producer:
-        if self._producer is None:
-            raise SinkError(f"{self._described} is closed; call open first.", code="SINK_CLOSED", topic=self.topic)
-        return self._producer
+    def _take(self, output: Relation) -> None:
+        check_names(self._described, output.schema.names, self._key, needs_key=self.form == "upsert")
+        encoded_schema(output.schema, RECORD_FORMS[self.form])
+        self._writer = RecordWriter(output.schema, self.form, self._key)
+        self.written_as = self._writer.written_as
+
+    def _position(self) -> Position:
+        return self._last_epoch, self._digests.get
 
     def _connect(self) -> None:
         admin = AdminClient(self._config)
@@ -252,49 +193,34 @@ class KafkaTopicSink:
 
     def _attach(self) -> None:
         """Read the last mark; from here on nobody else adds one."""
+        self._connect()
         self._last_epoch, self._digests = None, {}
         for mark in _marks(self._config, self.topic, f"zset_join-{self._query_id}", self._retry_seconds):
-            if mark["query_id"] != self._query_id:
-                raise SinkError(
-                    f'{self._described} belongs to query "{mark["query_id"]}" (its last epoch is {mark["epoch"]}), not to '
-                    f'"{self._query_id}". Write to another topic, or delete this one and {self._epochs} to start over.',
-                    code="SINK_QUERY_ID",
-                    topic=self.topic,
-                    expected=mark["query_id"],
-                    actual=self._query_id,
-                )
-            now = self._layout()
-            if {name: mark.get(name) for name in now} != now:
-                raise SinkError(
-                    f"{self._described} was written as {mark['form']} with key {mark['key']} and columns "
-                    f"{mark['columns']}; the "
-                    f"query now has {now['form']}, key {now['key']} and columns {now['columns']}. Restore the query, or start "
-                    "a new topic and checkpoint.",
-                    code="SINK_SCHEMA",
-                    topic=self.topic,
-                )
+            check_layout(self._described, mark, self._layout())
             self._last_epoch = int(mark["epoch"])
             self._digests = dict(mark.get("chain", ()))
 
-    def _layout(self) -> dict[str, Any]:
-        return {
-            "query_id": self._query_id,
-            "form": self.form,
-            "key": list(self._key),
-            "columns": [f"{field.name}: {field.type}" for field in self._schema],
-        }
-
     # -- writing ------------------------------------------------------------------------------------------------------
 
-    def _records(self, epoch: int, chunks: Iterable[ZSet]) -> list[tuple[str, str | None, bool]]:
-        """Return key, value, and whether the record takes something away."""
-        parts = []
-        for chunk in chunks:
-            check_chunk(self._described, epoch, self._schema, chunk)
-            parts.append(chunk)
-        if self._writer is None:
-            raise AssertionError("an open sink has its writer")
-        return self._writer.records(ZSet.concat(parts, schema=self._schema).consolidated(), epoch=epoch)
+    def _put(self, epoch: int, chunks: Iterable[ZSet], link: ChainLink | None) -> tuple[int, int]:
+        delta = self._delta(epoch, chunks).consolidated()
+        producer, writer = self._producer, self._writer
+        if producer is None or writer is None:
+            raise SinkError(f"{self._described} is closed; call open first.", code="SINK_CLOSED", topic=self.topic)
+        records = writer.records(delta, epoch=epoch)
+        digests = newest_digests(self._digests, epoch, link)
+        producer.begin_transaction()
+        try:
+            for key, value, _ in records:
+                self._produce(producer, self.topic, key, value)
+            mark = {**self._layout(), "epoch": epoch, "chain": list(digests.items())}
+            self._produce(producer, self._epochs, self.topic, json.dumps(mark))
+            self._retried(producer.commit_transaction)
+        except BaseException:
+            self._abort(producer)
+            raise
+        self._last_epoch, self._digests = epoch, digests
+        return len(records), sum(goes for _, _, goes in records)
 
     def _produce(self, producer: Producer, topic: str, key: str, value: str | None) -> None:
         until = monotonic() + self._timeout_seconds
@@ -323,10 +249,10 @@ class KafkaTopicSink:
             producer.purge()
             producer.abort_transaction(self._retry_seconds)
         except KafkaException:
-            self._producer = None  # of no use any more; opening the sink again fences it off
+            self._producer, self._output = None, None  # of no use any more; opening the sink again fences it off
 
-    def _failed(self, what: str, error: KafkaException) -> SinkError:
-        reason = error.args[0]
+    def _failed(self, what: str, error: Any) -> SinkError:
+        reason = KafkaError(KafkaError._TIMED_OUT) if isinstance(error, TimeoutError) else error.args[0]
         return SinkError(
             f"{self._described} at {self._config['bootstrap.servers']} could not be {what}: {reason.str()} "
             f"({reason.name()}). Nothing of the epoch is committed "

@@ -21,30 +21,25 @@ from __future__ import annotations
 
 import time
 import uuid
-import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pyarrow.types as pt
 
 from zset_join.changelog import ChangelogForm, encoded_schema, format_named
-from zset_join.core.added_columns import adds_columns, with_added_nullable
+from zset_join.core.added_columns import with_added_nullable
 from zset_join.core.epoch_chain import ChainLink, short_mark
 from zset_join.core.errors import SinkError
 from zset_join.core.hidden_settings import shown
 from zset_join.core.relation import Relation
-from zset_join.sinks.altering import beside, check_adds_columns
-from zset_join.sinks.changelog_directory import ChangelogDirectory, Header, Manifest, PartFile, first_checksum
-from zset_join.sinks.changelog_lines import ChangelogLines
-from zset_join.sinks.sink import SinkProgress, check_output, holds_duration, is_same_epoch
-from zset_join.sinks.stored_epochs import StoredEpochs
+from zset_join.sinks.changelog_directory import ChangelogDirectory, Header, PartFile, first_checksum
+from zset_join.sinks.changelog_lines import ChangelogLines, NewParquetFile
+from zset_join.sinks.epoch_sink import GrowingSink, Position, check_layout
+from zset_join.sinks.sink import SinkProgress, StoredEpochs, beside, holds_duration
 from zset_join.sinks.unfit_values import UnfitRows, unfit_values, within_microseconds
-from zset_join.storage.folder import FolderFile
 from zset_join.zset import ZSet
 
 __all__ = [
@@ -64,7 +59,7 @@ EPOCH_PARTITION = "epoch"
 """What the directories of epochs are called: `epoch=00000012`."""
 
 
-class ParquetChangelogSink:
+class ParquetChangelogSink(GrowingSink):
     """Write every delta down, one directory per epoch.
 
     Args:
@@ -86,11 +81,8 @@ class ParquetChangelogSink:
 
     def __init__(self, directory: str | Path, form: ChangelogForm = "weight") -> None:
         self.written_as = (), format_named(form)
-        self.form = form
+        self.form: ChangelogForm = form
         self._files = ChangelogDirectory(directory)
-        self._opened: Header | None = None
-        self._last_epoch: int | None = None
-        self._lacks: Header | None = None
 
     @property
     def location(self) -> str:
@@ -100,86 +92,60 @@ class ParquetChangelogSink:
     def __repr__(self) -> str:
         return f"ParquetChangelogSink({shown(self._files.location)!r}, {self.form!r})"
 
-    def open(self, output: Relation, query_id: str, *, may_lack_columns: bool = False) -> None:
-        check_output(str(self._files), output)
-        self._check(output)
-        wanted = self._wanted(output, query_id)
-        with self._files.failures():
-            self._files.make(wanted)
-            stored = self._files.header()
-            if may_lack_columns and _lacks_columns(stored, wanted):
-                wanted = self._lacks = replace(wanted, schema=with_added_nullable(len(stored.schema), wanted.schema))
-            else:
-                self._lacks = None
-                _check_header(self._files, wanted)
-                wanted = stored  # columns that were added may be NULL there
-            self._files.folder.sync_names(
-                ""
-            )  # an epoch that a dead driver named may be built upon: it survives a power cut now
-            self._last_epoch = max(self._files.epochs(), default=None)
-            self._files.clear(self._last_epoch)
-        self._opened = wanted
-
-    def _check(self, output: Relation) -> None:
-        _check_columns(str(self._files), output.schema)
-        encoded_schema(output.schema, format_named(self.form))
-
-    def _wanted(self, output: Relation, query_id: str) -> Header:
-        return Header(query_id, self.form, output.primary_key, output.schema.remove_metadata())
-
     def beside(self, name: str) -> ParquetChangelogSink:
         return ParquetChangelogSink(beside(self.location, name), self.form)
-
-    def check_altered(self, output: Relation) -> None:
-        header = self._header()
-        check_adds_columns(str(self._files), header.schema, output.schema, header.key, output.primary_key)
-        self._check(output)
-
-    def alter(self, output: Relation) -> None:
-        header = self._header()
-        wanted = self._wanted(output, header.query_id)
-        self._lacks = self._opened = replace(wanted, schema=with_added_nullable(len(header.schema), wanted.schema))
-
-    def last_epoch(self) -> int | None:
-        self._header()
-        return self._last_epoch
-
-    def has(self, epoch: int, link: ChainLink | None) -> bool:
-        with self._files.failures():
-            return _is_there(self._files, self._header(), epoch, link)
 
     def unfit(self, rows: pa.RecordBatch) -> Sequence[UnfitRows]:
         return unfit_values(rows, within_microseconds)
 
-    def write(self, epoch: int, chunks: Iterable[ZSet], *, link: ChainLink | None = None) -> SinkProgress:
-        started = time.perf_counter()
-        header = self._header()
-        with self._files.failures():
-            if _is_there(self._files, header, epoch, link):
-                self._last_epoch = epoch if self._last_epoch is None else max(self._last_epoch, epoch)
-                return SinkProgress(epoch, 0, 0, time.perf_counter() - started, replayed=True)
-            if self._lacks is not None:  # before the files that have them: a reader takes NULL for what is missing
-                self._files.replace_header(self._lacks)
-                self._lacks = None
-        part = _write_part(self._files, header, epoch, uuid.uuid4().hex, 0, chunks, None)
-        progress = _commit_epoch(self._files, header, epoch, [part], link)
-        self._last_epoch = epoch
-        seconds = time.perf_counter() - started
-        return SinkProgress(epoch, progress.rows, progress.retractions, seconds, replayed=progress.replayed)
-
     def read(self) -> pa.Table:
         """Return all lines; see `read_changelog`."""
-        self._header()
+        self._opened()
         return read_changelog(self._files.location)
 
-    def close(self) -> None:
-        self._opened = None
-        self._last_epoch = None
+    @property
+    def _described(self) -> str:
+        return str(self._files)
 
-    def _header(self) -> Header:
-        if self._opened is None:
-            raise SinkError(f"{self._files} is closed; call open first.", code="SINK_CLOSED")
-        return self._opened
+    def _check_columns(self, output: Relation) -> None:
+        _check_columns(str(self._files), output.schema)
+        encoded_schema(output.schema, format_named(self.form))
+
+    def _take(self, output: Relation) -> None:
+        self._check_columns(output)
+        self._header = Header(self._query_id, self.form, self._key, output.schema.remove_metadata())
+
+    def _attach(self) -> None:
+        self._files.make(self._header)
+        stored, wanted = self._files.header(), self._header
+        check_layout(str(self._files), stored.layout(), wanted.layout(), may_lack_columns=self._may_lack_columns)
+        if len(stored.schema) == len(wanted.schema):
+            self._header, self._may_lack_columns = stored, False  # columns that were added may be NULL there
+        else:
+            self._header = replace(wanted, schema=with_added_nullable(len(stored.schema), wanted.schema))
+        self._files.folder.sync_names("")  # an epoch that a dead driver named may be built upon: it survives a power cut now
+        self._last_epoch = max(self._files.epochs(), default=None)
+        self._files.clear(self._last_epoch)
+
+    def _position(self) -> Position:
+        return self._last_epoch, lambda epoch: self._files.digest_of(self._header, epoch)
+
+    def _is_there(self, epoch: int, link: ChainLink | None) -> bool:
+        is_there = self._files.has(self._header, epoch, link)
+        if is_there:
+            self._last_epoch = epoch if self._last_epoch is None else max(self._last_epoch, epoch)
+        return is_there
+
+    def _add_columns(self) -> None:
+        """Replace the header before there are files that have them: a reader takes NULL for what is missing."""
+        self._files.replace_header(self._header)
+        self._may_lack_columns = False
+
+    def _put(self, epoch: int, chunks: Iterable[ZSet], link: ChainLink | None) -> tuple[int, int] | None:
+        part = _write_part(self._files, self._header, epoch, f"part-00000-{uuid.uuid4().hex}", chunks)
+        is_ours = self._files.publish(self._header, epoch, [part], link)
+        self._last_epoch = epoch
+        return (part.rows, part.retractions) if is_ours else None
 
 
 def write_part(
@@ -193,7 +159,8 @@ def write_part(
 ) -> PartFile:
     """Write one task's share of an epoch; nothing is visible before `commit_epoch`."""
     files = ChangelogDirectory(directory)
-    return _write_part(files, files.header(), epoch, attempt, part, chunks, committed_at_us)
+    with files.failures():
+        return _write_part(files, files.header(), epoch, f"part-{part:05d}-{attempt}", chunks, committed_at_us=committed_at_us)
 
 
 def are_staged(directory: str | Path, epoch: int, parts: Sequence[PartFile]) -> bool:
@@ -208,8 +175,13 @@ def commit_epoch(
 ) -> SinkProgress:
     """Make an epoch visible: the given parts and nothing else. An epoch that is present already is left alone."""
     # A commit that fails halfway leaves the epoch absent; write its parts again.
+    started = time.perf_counter()
     files = ChangelogDirectory(directory)
-    return _commit_epoch(files, files.header(), epoch, parts, link)
+    with files.failures():
+        is_ours = files.publish(files.header(), epoch, parts, link)
+    counts = [(part.rows, part.retractions) for part in parts] if is_ours else []
+    rows, retractions = (sum(column) for column in zip((0, 0), *counts, strict=True))
+    return SinkProgress(epoch, rows, retractions, time.perf_counter() - started, replayed=not is_ours)
 
 
 def committed_epochs(directory: str | Path) -> list[int]:
@@ -223,7 +195,7 @@ def committed_files(directory: str | Path, up_to_epoch: int | None = None) -> li
     """Return the paths or URIs of the files of a changelog, in the order of their epochs."""
     files = ChangelogDirectory(directory)
     with files.failures():
-        manifests = _manifests(files, files.header(), up_to_epoch)
+        manifests = files.manifests(files.header(), up_to_epoch)
         return [files.part_uri(manifest.epoch, part) for manifest in manifests for part in manifest.files]
 
 
@@ -238,7 +210,7 @@ def read_changelog(directory: str | Path, up_to_epoch: int | None = None) -> pa.
                 _conformed(pq.ParquetFile(pa.BufferReader(files.read_part(header, manifest.epoch, part))).read(), schema),
                 manifest.epoch,
             )
-            for manifest in _manifests(files, header, up_to_epoch)
+            for manifest in files.manifests(header, up_to_epoch)
             for part in manifest.files
         ]
     return pa.concat_tables([_with_epoch(schema.empty_table(), 0), *tables])
@@ -251,7 +223,7 @@ def stored_epochs(directory: str | Path) -> StoredEpochs:
 
     def mark_of(epoch: int) -> str | None:
         with files.failures():
-            digest = _digest_of(files, header, epoch) if files.is_committed(epoch) else None
+            digest = files.digest_of(header, epoch)
         return None if digest is None else short_mark(epoch, digest)
 
     with files.failures():
@@ -263,11 +235,6 @@ def _conformed(lines: pa.Table, schema: pa.Schema) -> pa.Table:
     have = set(lines.schema.names)
     columns = [lines.column(field.name) if field.name in have else pa.nulls(lines.num_rows, field.type) for field in schema]
     return pa.Table.from_arrays(columns, names=schema.names).cast(schema)
-
-
-def _lacks_columns(stored: Header, wanted: Header) -> bool:
-    known, now = (stored.query_id, stored.form, stored.key), (wanted.query_id, wanted.form, wanted.key)
-    return known == now and adds_columns(stored.schema, wanted.schema)
 
 
 def _nullable(schema: pa.Schema) -> pa.Schema:
@@ -303,131 +270,21 @@ def _write_part(
     files: ChangelogDirectory,
     header: Header,
     epoch: int,
-    attempt: str,
-    part: int,
+    name: str,
     chunks: Iterable[ZSet],
-    committed_at_us: int | None,
+    *,
+    committed_at_us: int | None = None,
 ) -> PartFile:
-    name = f"part-{part:05d}-{attempt}.parquet"
-    lines = ChangelogLines(
-        str(files), _nullable(header.schema), header.form, header.key, chunks, epoch=epoch, committed_at_us=committed_at_us
-    )
-    with files.failures():
-        first = first_checksum(header.query_id, epoch, name)
-        file = _CountedFile(files.folder.create(files.staged(epoch, name)), first)
-        try:
-            with pq.ParquetWriter(
-                pa.PythonFile(file, mode="w"),
-                lines.schema,
-                compression="zstd",
-                compression_level=1,
-                # Dictionaries pay for texts; for numbers they cost as much as everything else together.
-                use_dictionary=[field.name for field in lines.schema if pt.is_string(field.type)],
-            ) as writer:
-                for batch in lines:
-                    writer.write_batch(pa.RecordBatch.from_arrays(batch.columns, schema=lines.schema))
-            file.finish()
-        except BaseException:
-            file.discard()
-            raise
+    name = f"{name}.parquet"
+    schema = _nullable(header.schema)
+    lines = ChangelogLines(str(files), schema, header.form, header.key, chunks, epoch=epoch, committed_at_us=committed_at_us)
+    first = first_checksum(header.query_id, epoch, name)
+    file = NewParquetFile(files.folder, files.staged(epoch, name), lines.schema, first)
+    try:
+        for batch in lines:
+            file.add(pa.RecordBatch.from_arrays(batch.columns, schema=lines.schema))
+        file.finish()
+    except BaseException:
+        file.discard()
+        raise
     return PartFile(name, lines.rows, lines.retractions, file.bytes, file.crc32)
-
-
-def _commit_epoch(
-    files: ChangelogDirectory, header: Header, epoch: int, parts: Sequence[PartFile], link: ChainLink | None
-) -> SinkProgress:
-    started = time.perf_counter()
-    digest = None if link is None else link.digest
-    with files.failures():
-        if _is_there(files, header, epoch, link):
-            return SinkProgress(epoch, 0, 0, time.perf_counter() - started, replayed=True)
-        if not files.publish(header, epoch, parts, digest, begins=link is not None and link.begins):
-            _is_there(files, header, epoch, link)
-            return SinkProgress(epoch, 0, 0, time.perf_counter() - started, replayed=True)
-    rows, retractions = sum(part.rows for part in parts), sum(part.retractions for part in parts)
-    return SinkProgress(epoch, rows, retractions, time.perf_counter() - started)
-
-
-def _is_there(files: ChangelogDirectory, header: Header, epoch: int, link: ChainLink | None) -> bool:
-    """Return whether an epoch is present; refuse one that would leave a hole, and one of another chain."""
-    if files.is_committed(epoch):
-        last: int | None = epoch
-    elif epoch == 0 or files.is_committed(epoch - 1):
-        last = epoch - 1 if epoch else None
-    else:
-        last = max(files.epochs(), default=None)
-    return is_same_epoch(str(files), last, lambda number: _digest_of(files, header, number), epoch, link)
-
-
-def _digest_of(files: ChangelogDirectory, header: Header, epoch: int) -> str | None:
-    return files.manifest(header, epoch).digest if files.is_committed(epoch) else None
-
-
-def _manifests(files: ChangelogDirectory, header: Header, up_to_epoch: int | None) -> Iterator[Manifest]:
-    epochs = [epoch for epoch in files.epochs() if up_to_epoch is None or epoch <= up_to_epoch]
-    first = epochs[0] if epochs and files.manifest(header, epochs[0]).begins else 0
-    if epochs != list(range(first, first + len(epochs))):
-        raise SinkError(
-            f"{files} has the epochs {epochs}; some in between are missing. Restore their directories.",
-            code="SINK_EPOCH_GAP",
-            directory=files.location,
-            epochs=epochs,
-        )
-    return (files.manifest(header, epoch) for epoch in epochs)
-
-
-def _check_header(files: ChangelogDirectory, wanted: Header) -> None:
-    stored = files.header()
-    if stored.query_id != wanted.query_id:
-        raise SinkError(
-            f'{files} belongs to query "{stored.query_id}", not to "{wanted.query_id}". Write to another directory, or delete '
-            "this one to start over.",
-            code="SINK_QUERY_ID",
-            directory=files.location,
-            expected=stored.query_id,
-            actual=wanted.query_id,
-        )
-    same_columns = stored.schema.names == wanted.schema.names and stored.schema.types == wanted.schema.types
-    if (stored.form, stored.key) != (wanted.form, wanted.key) or not same_columns:
-        raise SinkError(
-            f"{files} was made with form={stored.form!r}, key {list(stored.key)} and columns {_columns(stored)}; the query now "
-            f"has form={wanted.form!r}, key {list(wanted.key)} and columns {_columns(wanted)}. Restore the query, or start "
-            "a new changelog and checkpoint.",
-            code="SINK_SCHEMA",
-            directory=files.location,
-        )
-
-
-def _columns(header: Header) -> str:
-    return "[" + ", ".join(f"{field.name}: {field.type}" for field in header.schema) + "]"
-
-
-class _CountedFile:
-    """A file for pyarrow to write to, counting bytes and checksum."""
-
-    def __init__(self, file: FolderFile, first: int) -> None:
-        self.bytes = 0
-        self.crc32 = first
-        self.closed = False
-        self._file = file
-
-    def write(self, data: Any) -> int:
-        view = memoryview(data)
-        self.crc32 = zlib.crc32(view, self.crc32)
-        self.bytes += view.nbytes
-        self._file.write(view)
-        return view.nbytes
-
-    def flush(self) -> None:
-        """Do nothing: what waits is written when the file is finished."""
-
-    def close(self) -> None:
-        """Do nothing: `finish` closes."""
-
-    def finish(self) -> None:
-        self._file.close(durable=True)
-        self.closed = True
-
-    def discard(self) -> None:
-        self.closed = True
-        self._file.discard()

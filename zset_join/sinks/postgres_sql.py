@@ -28,10 +28,9 @@ from zset_join.zset import ZSet
 with needed_for("a PostgreSQL output", "psycopg"):
     from psycopg import sql
 
-__all__ = ["EPOCHS", "RESERVED", "PostgresStatements", "csv_of", "null_patterns", "postgres_type", "representable"]
+__all__ = ["RESERVED", "PostgresStatements", "csv_of", "null_patterns", "postgres_type", "representable"]
 
 RESERVED = ("_zset_weight", "_zset_hash", "_zset_nulls")
-EPOCHS = sql.Identifier("_zset_join_epochs")
 _NET = sql.Identifier("_zset_join_net")
 _WEIGHT, _HASH, _NULLS = map(sql.Identifier, RESERVED)
 _HEX = np.frombuffer(b"".join(f"{byte:02x}".encode() for byte in range(256)), "<u2")

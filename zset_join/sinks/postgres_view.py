@@ -1,9 +1,8 @@
 """A materialized view in PostgreSQL.
 
-The law: after epoch N the view `table` holds every row of the sum of the answers 0..N as often as its weight. One
-transaction writes the rows of an epoch, its number and the query's id (table `_zset_join_epochs`, one line per view), so
-others read the view at the end of an epoch while the query runs, a crash leaves it there, and an epoch that arrives again
-changes nothing.
+The law: after epoch N the view `table` holds every row of the sum of the answers 0..N as often as its weight. Rows
+and epochs are written in one transaction, see `transactional_table`; others read the view at the end of an epoch while the
+query runs.
 
 Without a key the identity of a row is the whole row; with one at most one row may hold a key, NULL being a value like any
 other. What it cannot do is refused and the epoch undone: retracting a row that the view does not hold, two live rows with one
@@ -20,64 +19,41 @@ keys of more than 2,600 bytes, which no index takes, and rows of more than 400 M
 
 from __future__ import annotations
 
-import base64
-import contextlib
-import json
-from collections.abc import Hashable, Iterable, Iterator, Sequence
-from time import perf_counter
-from typing import Any, TypeAlias
+import re
+from collections.abc import Hashable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import pyarrow as pa
 
-from zset_join.changelog import UpsertFormat, WeightFormat
-from zset_join.core.added_columns import adds_columns
-from zset_join.core.epoch_chain import ChainLink
-from zset_join.core.errors import OptionError, SinkError, ZsetJoinError
+from zset_join.core.errors import OptionError, SinkError
 from zset_join.core.extras import needed_for
 from zset_join.core.relation import Relation
 from zset_join.core.shown_values import counted
 from zset_join.lookup.secret import Secret, without_secrets
-from zset_join.sinks.altering import check_adds_columns
-from zset_join.sinks.postgres_sql import (
-    EPOCHS,
-    RESERVED,
-    PostgresStatements,
-    csv_of,
-    null_patterns,
-    postgres_type,
-    representable,
-)
-from zset_join.sinks.sink import Sink, SinkProgress, check_chunk, check_output, is_same_epoch, newest_digests
-from zset_join.sinks.stored_epochs import StoredEpochs, stored_views
+from zset_join.sinks.epoch_sink import check_names, claimed_key, given_key, unheld_row
+from zset_join.sinks.postgres_sql import RESERVED, PostgresStatements, csv_of, null_patterns, postgres_type, representable
+from zset_join.sinks.sink import StoredEpochs, stored_views
+from zset_join.sinks.transactional_table import FIND_ALL, TransactionalTable
 from zset_join.sinks.unfit_values import UnfitRows, long_values, text_with_nul, unfit_values
 from zset_join.zset import ZSet
 
 with needed_for("a PostgreSQL output", "psycopg"):
     import psycopg
-    from psycopg import sql
 
 __all__ = ["PostgresViewSink", "stored_epochs"]
 
-_CREATE_EPOCHS = sql.SQL(
-    "CREATE TABLE IF NOT EXISTS {} (view text PRIMARY KEY, query_id text NOT NULL, epoch bigint, rows bigint NOT NULL, "
-    "retractions bigint NOT NULL, layout text NOT NULL, chain text)"
-).format(EPOCHS)
-_ADD_CHAIN = sql.SQL("ALTER TABLE {} ADD COLUMN IF NOT EXISTS chain text").format(EPOCHS)
-"""Tables of versions without a chain of epochs get its column when they are opened."""
-_FIND = sql.SQL("SELECT query_id, epoch, layout, chain FROM {} WHERE view = %s").format(EPOCHS)
-_FIND_ALL = sql.SQL("SELECT * FROM {} ORDER BY view").format(EPOCHS)
-_INSERT = sql.SQL("INSERT INTO {} VALUES (%s, %s, NULL, 0, 0, %s, NULL)").format(EPOCHS)
-_UPDATE = sql.SQL("UPDATE {} SET epoch = %s, rows = %s, retractions = %s, chain = %s WHERE view = %s").format(EPOCHS)
-_LAYOUT = sql.SQL("UPDATE {} SET layout = %s WHERE view = %s").format(EPOCHS)
 _SEND_BYTES = 1 << 20
 _MOST_KEY_BYTES = 2_600
 _MOST_ROW_BYTES = 400_000_000
+_MOST_NAME_BYTES = 63
+_PLACE = re.compile(r":(\w+)")
 
 _Connection: TypeAlias = "psycopg.Connection[tuple[Any, ...]]"
 
 
-class PostgresViewSink:
+class PostgresViewSink(TransactionalTable):
     """Keep the view `table` in a PostgreSQL database equal to the sum of all answers.
 
     Args:
@@ -89,108 +65,22 @@ class PostgresViewSink:
         OptionError: a name that is empty or too long.
     """
 
+    _errors = (psycopg.Error,)
+
     def __init__(self, conninfo: str, table: str, key: Sequence[str] | None = None) -> None:
-        if not table or len(table.encode()) > 50 or isinstance(key, str):
-            raise OptionError(
-                f"table={table!r}, key={key!r}: the name of a view has 1 to 50 bytes, and a key is a list of column names.",
-                code="SINK_OPTION",
-                table=table,
-                key=key,
-            )
+        if not table or len(table.encode()) > 50:
+            raise OptionError(f"table={table!r}: the name of a view has 1 to 50 bytes.", code="SINK_OPTION", table=table)
         self.table = table
-        self.key = None if key is None else tuple(key)
+        self.key = given_key(key)
         self._conninfo = conninfo
         self._connection: _Connection | None = None
         self._database: Hashable = ("postgres", id(self))
-        self._may_lack_columns = False
 
     def __repr__(self) -> str:
         return f"PostgresViewSink({self.table!r}, key={self.key!r})"
 
-    def open(self, output: Relation, query_id: str, *, may_lack_columns: bool = False) -> None:
-        check_output(self._described, output)
-        self.close()
-        self._query_id, self._may_lack_columns = query_id, may_lack_columns
-        self._take(output)
-        try:
-            self._connection = psycopg.connect(self._conninfo, application_name=f"zset_join {self.table}"[:63])
-            info = self._connection.info
-            self._database = ("postgres", info.host, info.port, info.dbname, info.user)
-            with self._connection.transaction():
-                # Two that start at once would both make the tables.
-                self._connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", ["zset_join"])
-                self._connection.execute(_CREATE_EPOCHS)
-                self._connection.execute(_ADD_CHAIN)
-                self._attach()
-        except psycopg.Error as error:
-            self.close()
-            raise self._failed("opened", error) from error
-        except ZsetJoinError:
-            self.close()
-            raise
-
-    def _take(self, output: Relation) -> None:
-        """Take rows of these columns."""
-        self._schema = output.schema
-        self._key = self.key if self.key is not None else output.primary_key
-        self._check_columns(output.schema)
-        self._statements = PostgresStatements(self.table, output.schema, self._key)
-        self.written_as = self._key, UpsertFormat() if self._key else WeightFormat()
-
     def beside(self, name: str) -> PostgresViewSink:
         return PostgresViewSink(self._conninfo, name, self.key)
-
-    def check_altered(self, output: Relation) -> None:
-        key = self.key if self.key is not None else output.primary_key
-        check_adds_columns(self._described, self._schema, output.schema, self._key, key)
-        self._check_columns(output.schema)
-
-    def alter(self, output: Relation) -> None:
-        self._may_lack_columns = True
-        self._take(output)
-
-    def last_epoch(self) -> int | None:
-        try:
-            connection = self._connected()
-            with connection.transaction():
-                return self._stored(connection)[0]
-        except psycopg.Error as error:
-            raise self._failed("read", error) from error
-
-    def has(self, epoch: int, link: ChainLink | None) -> bool:
-        try:
-            connection = self._connected()
-            with connection.transaction():
-                last, digests = self._stored(connection)
-        except psycopg.Error as error:
-            raise self._failed("read", error) from error
-        return is_same_epoch(self._described, last, digests.get, epoch, link)
-
-    def write(self, epoch: int, chunks: Iterable[ZSet], *, link: ChainLink | None = None) -> SinkProgress:
-        started = perf_counter()
-        connection = self._connected()
-        try:
-            with connection.transaction():
-                connection.execute(sql.SQL("SELECT FROM {} WHERE view = %s FOR UPDATE").format(EPOCHS), [self.table])
-                last, digests = self._stored(connection)
-                if is_same_epoch(self._described, last, digests.get, epoch, link):
-                    return SinkProgress(epoch, 0, 0, perf_counter() - started, replayed=True)
-                self._add_columns(connection)
-                rows, retractions = self._apply(connection, epoch, chunks)
-                chain = json.dumps(list(newest_digests(digests, epoch, link).items()))
-                connection.execute(_UPDATE, [epoch, rows, retractions, chain, self.table])
-        except psycopg.errors.UniqueViolation as error:
-            raise SinkError(
-                f"{self._described}: two live rows claim one key in epoch {epoch}: {error.diag.message_detail}. Name "
-                "more columns "
-                "in key=, or leave it out for a view that may hold several.",
-                code="SINK_KEY",
-                table=self.table,
-                epoch=epoch,
-            ) from error
-        except psycopg.Error as error:
-            raise self._failed(f"written in epoch {epoch}", error) from error
-        return SinkProgress(epoch, rows, retractions, perf_counter() - started)
 
     def unfit(self, rows: pa.RecordBatch) -> Sequence[UnfitRows]:
         found = [*unfit_values(rows, representable), *text_with_nul(rows)]
@@ -204,12 +94,9 @@ class PostgresViewSink:
 
     def read(self) -> pa.Table:
         """Return the rows of the view, in the schema of the output and in no particular order: for checks."""
-        connection = self._connected()
-        try:
-            with connection.transaction():
-                rows = connection.execute(self._statements.read()).fetchall()
-        except psycopg.Error as error:
-            raise self._failed("read", error) from error
+        self._opened()
+        with self._using("read"), self._transaction():
+            rows = self._connected().execute(self._statements.read()).fetchall()
         columns = list(zip(*rows, strict=True)) or [()] * len(self._schema)
         return pa.table(
             [pa.array(column, field.type) for column, field in zip(columns, self._schema, strict=True)], schema=self._schema
@@ -219,23 +106,8 @@ class PostgresViewSink:
     def database(self) -> Hashable:
         return self._database
 
-    @contextlib.contextmanager
-    def together(self, others: Sequence[Sink]) -> Iterator[None]:
-        shared = self._connected()
-        own = [(view, view._connected()) for view in others if isinstance(view, PostgresViewSink)]
-        try:
-            with shared.transaction():
-                for view, _ in own:
-                    view._connection = shared
-                try:
-                    yield
-                finally:
-                    for view, connection in own:
-                        view._connection = connection
-        except psycopg.Error as error:
-            raise self._failed("written", error) from error
-
     def close(self) -> None:
+        super().close()
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
@@ -247,25 +119,26 @@ class PostgresViewSink:
         return f'PostgreSQL view "{self.table}"'
 
     def _connected(self) -> _Connection:
-        if self._connection is None:
-            raise SinkError(f"{self._described} is closed; call open first.", code="SINK_CLOSED", table=self.table)
-        return self._connection
+        return cast("_Connection", self._shared or self._connection)
 
-    def _check_columns(self, schema: pa.Schema) -> None:
-        names = schema.names
-        missing = [name for name in self._key if name not in names]
-        reserved = [name for name in names if name in (*RESERVED, "") or len(name.encode()) > 63]
-        if missing or reserved or not names:
-            raise SinkError(
-                f"{self._described} cannot have the columns {names} and the key {list(self._key)}: names have 1 to 63 "
-                "bytes and "
-                f"are none of ours ({', '.join(RESERVED)}), and the key is among them. Rename the columns of the output.",
-                code="SINK_COLUMNS",
-                table=self.table,
-                columns=names,
-                missing=missing,
-            )
-        for field in schema:
+    def _transaction(self) -> AbstractContextManager[Any]:
+        return self._connected().transaction()
+
+    def _run(self, statement: str, **values: Any) -> list[tuple[Any, ...]]:
+        cursor = self._connected().execute(_PLACE.sub(r"%(\1)s", statement), values)
+        return cursor.fetchall() if cursor.description else []
+
+    def _take(self, output: Relation) -> None:
+        super()._take(output)
+        self._check_columns(output)
+        self._statements = PostgresStatements(self.table, output.schema, self._key)
+
+    def _check_columns(self, output: Relation) -> None:
+        names = output.schema.names
+        refused = [name for name in names if name in (*RESERVED, "") or len(name.encode()) > _MOST_NAME_BYTES]
+        why = f"names have 1 to {_MOST_NAME_BYTES} bytes and are none of ours ({', '.join(RESERVED)})"
+        check_names(self._described, names, self._key, refused=refused, why=why)
+        for field in output.schema:
             if postgres_type(field.type) is None:
                 raise SinkError(
                     f'{self._described} cannot keep column "{field.name}": there is no type of PostgreSQL for '
@@ -278,84 +151,33 @@ class PostgresViewSink:
                 )
 
     def _attach(self) -> None:
+        self._connection = psycopg.connect(self._conninfo, application_name=f"zset_join {self.table}"[:63])
+        info = self._connection.info
+        self._database = ("postgres", info.host, info.port, info.dbname, info.user)
+        super()._attach()
+
+    def _lock(self, *, whole: bool) -> None:
+        if whole:  # two that start at once would both make the tables
+            self._run("SELECT pg_advisory_xact_lock(hashtextextended('zset_join', 0))")
+        else:
+            self._run("SELECT FROM _zset_join_epochs WHERE view = :view FOR UPDATE", view=self.table)
+
+    def _make(self) -> None:
         connection = self._connected()
-        comment = connection.execute(_FIND, [self.table]).fetchone()
-        if comment is not None:
-            self._check_owner(*comment[:3])
-            return
-        taken = connection.execute("SELECT to_regclass(%s), to_regclass(%s)", self._quoted_names(connection)).fetchone()
-        if taken is not None and any(name is not None for name in taken):
-            raise SinkError(
-                f"{self._described} cannot be made: the database has something else of that name. Choose another name, "
-                "or drop it.",
-                code="SINK_NAME_TAKEN",
-                table=self.table,
-            )
+        names = [name.as_string(connection) for name in (self._statements.view, self._statements.base)]
+        taken = connection.execute("SELECT to_regclass(%s), to_regclass(%s)", names).fetchone()
+        self._refuse_name(is_taken=taken is not None and any(name is not None for name in taken))
         for statement in self._statements.create():
             connection.execute(statement)
-        connection.execute(_INSERT, [self.table, self._query_id, json.dumps(self._layout())])
 
-    def _add_columns(self, connection: _Connection) -> None:
-        """Give the view the columns that it lacks; nothing where it has them."""
-        found = connection.execute(_FIND, [self.table]).fetchone() if self._may_lack_columns else None
-        lacking = 0 if found is None else len(self._schema) - len(_stored_schema(json.loads(found[2])))
-        if not lacking:
-            return
+    def _widen(self, lacking: int) -> None:
         for statement in self._statements.add_columns(lacking):
-            connection.execute(statement)
-        connection.execute(_LAYOUT, [json.dumps(self._layout()), self.table])
-
-    def _quoted_names(self, connection: _Connection) -> list[str]:
-        return [name.as_string(connection) for name in (self._statements.view, self._statements.base)]
-
-    def _layout(self) -> dict[str, Any]:
-        return {"key": list(self._key), "schema": base64.b64encode(self._schema.serialize()).decode()}
-
-    def _check_owner(self, query_id: str, epoch: int | None, layout: str) -> None:
-        if query_id != self._query_id:
-            raise SinkError(
-                f'{self._described} belongs to query "{query_id}" (its last epoch is {epoch}), not to '
-                f'"{self._query_id}". Write to '
-                f"another table, or drop this one and its line in _zset_join_epochs to start over.",
-                code="SINK_QUERY_ID",
-                table=self.table,
-                expected=query_id,
-                actual=self._query_id,
-            )
-        stored = json.loads(layout)
-        kept = _stored_schema(stored)
-        if self._may_lack_columns and stored["key"] == list(self._key) and adds_columns(kept, self._schema):
-            return
-        if stored["key"] != list(self._key) or kept.names != self._schema.names or kept.types != self._schema.types:
-            raise SinkError(
-                f"{self._described} was made with key {stored['key']} and columns {kept.names}; the query now has key "
-                f"{list(self._key)} and columns {self._schema.names}, or columns of other types. Restore the query, or start a "
-                "new view and checkpoint.",
-                code="SINK_SCHEMA",
-                table=self.table,
-            )
-
-    def _stored(self, connection: _Connection) -> tuple[int | None, dict[int, str]]:
-        """Return the last epoch, and the digests of the newest ones."""
-        comment = connection.execute(_FIND, [self.table]).fetchone()
-        if comment is None:
-            raise SinkError(
-                f"{self._described} has lost its line in _zset_join_epochs; the view was changed by others. Drop it and "
-                "start over.",
-                code="SINK_RETRACTION",
-                table=self.table,
-            )
-        return None if comment[1] is None else int(comment[1]), dict(json.loads(comment[3] or "[]"))
+            self._connected().execute(statement)
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
-    def _apply(self, connection: _Connection, epoch: int, chunks: Iterable[ZSet]) -> tuple[int, int]:
-        """Bring the table from before the answer to after it; return lines of the net change and its retractions."""
-        parts = []
-        for chunk in chunks:
-            check_chunk(self._described, epoch, self._schema, chunk)
-            parts.append(chunk)
-        net = ZSet.concat(parts, schema=self._schema).consolidated()
+    def _apply(self, epoch: int, chunks: Iterable[ZSet]) -> tuple[int, int]:
+        connection, net = self._connected(), self._delta(epoch, chunks).consolidated()
         if not len(net):
             return 0, 0
         statements = self._statements
@@ -378,14 +200,7 @@ class PostgresViewSink:
         statements = self._statements
         twice = connection.execute(statements.claimed_twice()).fetchone()
         if twice is not None:
-            raise SinkError(
-                f"{self._described}: two live rows claim the key {dict(zip(self._key, twice, strict=True))} in epoch {epoch}. "
-                "Name more columns in key=, or leave it out for a view that may hold several.",
-                code="SINK_KEY",
-                table=self.table,
-                epoch=epoch,
-                key=twice,
-            )
+            raise claimed_key(self._described, epoch, dict(zip(self._key, twice, strict=True)))
         changed = 0
         connection.execute("SAVEPOINT before_the_epoch")
         for pattern in patterns if retractions else ():
@@ -417,20 +232,17 @@ class PostgresViewSink:
         unheld = connection.execute(self._statements.unheld()).fetchone()
         if unheld is not None:
             *row, weight, held = unheld
-            raise SinkError(
-                f"{self._described}: epoch {epoch} retracts row {dict(zip(self._schema.names, row, strict=True))} "
-                f"{counted(-weight, 'time')} "
-                f"and the view holds it {counted(held, 'time')}. The view was changed by others or belongs to another "
-                "checkpoint: delete both to start over.",
-                code="SINK_RETRACTION",
-                table=self.table,
-                epoch=epoch,
-                row=tuple(row),
-                weight=weight,
-                held=held,
-            )
+            instead = f"the view holds it {counted(held, 'time')}"
+            raise unheld_row(self._described, epoch, dict(zip(self._schema.names, row, strict=True)), weight, instead)
 
-    def _failed(self, what: str, error: psycopg.Error) -> SinkError:
+    def _failed(self, what: str, error: Any) -> SinkError:
+        if isinstance(error, psycopg.errors.UniqueViolation):
+            return SinkError(
+                f"{self._described}: two live rows claim one key, {what}: {error.diag.message_detail}. Name more columns in "
+                "key=, or leave it out for a view that may hold several.",
+                code="SINK_KEY",
+                table=self.table,
+            )
         message = error.diag.message_primary or _reason(error, self._conninfo)
         return SinkError(
             f"{self._described} could not be {what}: {message}. The view is as it was before the epoch; check that the "
@@ -442,10 +254,6 @@ class PostgresViewSink:
         )
 
 
-def _stored_schema(layout: dict[str, Any]) -> pa.Schema:
-    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(layout["schema"])))
-
-
 def stored_epochs(conninfo: str, table: str | None = None) -> list[StoredEpochs]:
     """Return which epochs the views in a database hold, all in one snapshot; it is only read."""
     with needed_for("reading the positions of PostgreSQL"):
@@ -454,7 +262,7 @@ def stored_epochs(conninfo: str, table: str | None = None) -> list[StoredEpochs]
     try:
         with psycopg.connect(conninfo, application_name="zset_join position", row_factory=dict_row) as connection:
             connection.read_only = True
-            rows = connection.execute(_FIND_ALL).fetchall()
+            rows = connection.execute(FIND_ALL).fetchall()
     except psycopg.Error as error:
         raise SinkError(
             f"the views in a PostgreSQL database cannot be read: {_reason(error, conninfo)}. Check that the server runs, the "

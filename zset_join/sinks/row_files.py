@@ -1,18 +1,24 @@
-"""Rows in files, one per epoch: JSON lines or Parquet in a directory.
+"""Rows and records in files, one per epoch: JSON lines or Parquet in a directory.
 
     orders/epoch-000000000012-5f0c....json      {"id":1,"total":30,"_tp_delta":1}
+    records/00000000000000000012-5f0c....jsonl  {"key": "...", "value": "..."} per record, in every form of `record_texts`
 
 The law: as every sink. A file is present whole or not at all, by one atomic rename; its name has epoch and digest (the digest
-only where the epoch has one: a session in memory has none). An epoch without rows has no file that a reader would see, and
-still counts. A view that is append-only is written as it is; any other with its weights, in the column `_tp_delta`.
+only where the epoch has one: a session in memory has none). An epoch without rows counts; of rows it has no file that a reader
+would see. A view that is append-only is written as it is; any other with its weights, in the column `_tp_delta`.
 
-Limits: those of `epoch_files`; local directories.
+Key and value of records are texts, as they would be in a Kafka topic, so whatever reads the topic reads the files: a pipeline's
+`records`, Spark's `json` source with `changes(df, format=...)`.
+
+Limits: those of `epoch_files`; local directories. Nothing removes the files of records: move away what readers are done with,
+but for the newest hundred.
 
 Cost: the rows of the epoch.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, get_args
@@ -20,16 +26,16 @@ from typing import Literal, get_args
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from zset_join.changelog import AppendFormat, WeightFormat, encode
-from zset_join.core.errors import OptionError, SinkError
+from zset_join.changelog import AppendFormat, RecordForm, WeightFormat, encode, encoded_schema
 from zset_join.core.relation import Relation
-from zset_join.sinks.epoch_files import EpochFiles, EpochFilesSink
+from zset_join.sinks.epoch_files import EpochFilesSink
+from zset_join.sinks.epoch_sink import check_names, given_key
 from zset_join.sinks.json_rows import JsonWriter, representable
-from zset_join.sinks.sink import check_output
-from zset_join.sinks.unfit_values import UnfitRows, fitting, unfit_values, within_microseconds
+from zset_join.sinks.record_texts import RECORD_FORMS, RecordWriter
+from zset_join.sinks.unfit_values import UnfitRows, unfit_values, within_microseconds
 from zset_join.zset import ZSet
 
-__all__ = ["RowFilesSink", "RowForm"]
+__all__ = ["JsonLinesSink", "RowFilesSink", "RowForm"]
 
 RowForm = Literal["json", "parquet"]
 _WEIGHT = "_tp_delta"
@@ -56,55 +62,17 @@ class RowFilesSink(EpochFilesSink):
     """
 
     def __init__(self, path: str | Path, form: RowForm = "json", *, with_weights: bool = False) -> None:
-        if form not in get_args(RowForm) or not str(path):
-            raise OptionError(
-                f"path={str(path)!r}, form={form!r}: a form is one of {', '.join(get_args(RowForm))}; name a directory.",
-                code="SINK_OPTION",
-                form=form,
-            )
-        self.path = Path(path)
+        super().__init__(path, form, get_args(RowForm), suffix=f".{form}")
         self.form = form
         self._with_weights = with_weights
         self.written_as = (), WeightFormat() if with_weights else AppendFormat()
         self._json: JsonWriter | None = None
-        described = repr(self)
-        super().__init__(
-            described, EpochFiles(described, self.path, header="_query.json", prefix="epoch-", width=12, suffix=f".{self.form}")
-        )
 
     def __repr__(self) -> str:
         return f"RowFilesSink({str(self.path)!r}, {self.form!r})"
 
-    def open(self, output: Relation, query_id: str) -> None:
-        check_output(repr(self), output)
-        self.close()
-        if self._with_weights and _WEIGHT in output.schema.names:
-            raise SinkError(
-                f"{self!r} writes the weight of a row as {_WEIGHT}, which is a column of the view too. Give it another name.",
-                code="SINK_COLUMNS",
-                column=_WEIGHT,
-            )
-        self._files.attach(
-            {
-                "query_id": query_id,
-                "form": self.form,
-                "with_weights": self._with_weights,
-                "columns": [f"{field.name}: {field.type}" for field in output.schema],
-            }
-        )
-        self._output = output
-        self._json = JsonWriter(self._schema(output.schema)) if self.form == "json" else None
-
     def unfit(self, rows: pa.RecordBatch) -> Sequence[UnfitRows]:
         return unfit_values(rows, representable if self.form == "json" else within_microseconds)
-
-    def _written(self, epoch: int, delta: ZSet) -> tuple[bytes | None, int, int]:
-        delta = fitting(self, delta, drops=False, epoch=epoch)
-        try:
-            data = self._bytes(self._lines(delta)) if len(delta) else None
-        except pa.ArrowException as error:
-            raise SinkError(f"{self!r}: epoch {epoch} cannot be written: {error}.", code="SINK_IO", epoch=epoch) from error
-        return data, len(delta), int((delta.weights < 0).sum())
 
     def close(self) -> None:
         if self._json is not None:
@@ -112,14 +80,23 @@ class RowFilesSink(EpochFilesSink):
         self._json = None
         super().close()
 
-    def _schema(self, rows: pa.Schema) -> pa.Schema:
-        return rows.append(pa.field(_WEIGHT, pa.int64())) if self._with_weights else rows
-
-    def _lines(self, delta: ZSet) -> pa.RecordBatch:
+    def _take(self, output: Relation) -> None:
+        rows = output.schema
         if self._with_weights:
-            columns = [*delta.rows.columns, pa.array(delta.weights)]
-            return pa.RecordBatch.from_arrays(columns, schema=self._schema(delta.schema))
-        return encode(delta, [], AppendFormat())
+            check_names(repr(self), rows.names, (), refused=[_WEIGHT], why="it is the weight of a row")
+            rows = rows.append(pa.field(_WEIGHT, pa.int64()))
+        self._lines = rows
+        self._json = JsonWriter(rows) if self.form == "json" else None
+
+    def _layout(self) -> dict[str, object]:
+        return {**super()._layout(), "with_weights": self._with_weights}
+
+    def _encoded(self, epoch: int, delta: ZSet) -> tuple[bytes | None, int, int]:  # noqa: ARG002 - its lines have no epoch
+        if self._with_weights:
+            lines = pa.RecordBatch.from_arrays([*delta.rows.columns, pa.array(delta.weights)], schema=self._lines)
+        else:
+            lines = encode(delta, [], AppendFormat())
+        return self._bytes(lines) if len(delta) else None, len(delta), int((delta.weights < 0).sum())
 
     def _bytes(self, lines: pa.RecordBatch) -> bytes:
         if self._json is not None:
@@ -128,3 +105,49 @@ class RowFilesSink(EpochFilesSink):
         pq.write_table(pa.Table.from_batches([lines]), sink)
         written: bytes = sink.getvalue().to_pybytes()
         return written
+
+
+class JsonLinesSink(EpochFilesSink):
+    """Write every answer to a file of JSON lines.
+
+    Args:
+        path: the directory; created if it does not exist.
+        form: upsert, weight, row_kind, change_data_feed, debezium or append.
+        key: columns that identify a row; default: the primary key of the output relation. `upsert` needs one.
+
+    Raises:
+        OptionError: an argument that is not allowed.
+    """
+
+    header = "header.json"
+    prefix, width = "", 20
+
+    def __init__(self, path: str | Path, form: RecordForm = "upsert", key: Sequence[str] | None = None) -> None:
+        super().__init__(path, form, get_args(RecordForm), suffix=".jsonl")
+        self.form: RecordForm = form
+        self.key = given_key(key)
+        self._writer: RecordWriter | None = None
+
+    def __repr__(self) -> str:
+        return f"JsonLinesSink({str(self.path)!r}, form={self.form!r}, key={self.key!r})"
+
+    def unfit(self, rows: pa.RecordBatch) -> Sequence[UnfitRows]:
+        return () if self._writer is None else self._writer.unfit(rows)
+
+    def close(self) -> None:
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.close()
+        super().close()
+
+    def _take(self, output: Relation) -> None:
+        check_names(repr(self), output.schema.names, self._key, needs_key=self.form == "upsert")
+        encoded_schema(output.schema, RECORD_FORMS[self.form])
+        self._writer = RecordWriter(output.schema, self.form, self._key)
+        self.written_as = self._writer.written_as
+
+    def _encoded(self, epoch: int, delta: ZSet) -> tuple[bytes | None, int, int]:
+        delta = delta.consolidated()
+        records = self._writer.records(delta, epoch=epoch) if self._writer is not None and len(delta) else []
+        lines = [json.dumps({"key": key, "value": value}, ensure_ascii=False) + "\n" for key, value, _ in records]
+        return "".join(lines).encode(), len(records), sum(one[2] for one in records)

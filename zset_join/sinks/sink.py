@@ -13,36 +13,57 @@ or the checkpoint, and is refused: rows would be missing, and nobody would notic
 Numbers alone do not show that. Beside an older checkpoint that was restored, the epochs planned again have numbers the output
 has, and other rows. So an epoch comes with its place in the chain of epochs (see `epoch_chain`), the sink keeps the digests of
 the last hundred epochs it took, and one of the same number with another digest is refused.
+
+An `AlterableSink` takes more columns while it continues, behind those it has:
+
+    sink.check_altered(output)       before the change counts: refuses what the output cannot become
+    sink.open(output, id, ...)       of a later process: `may_lack_columns` where the change may not have reached the output
+    sink.alter(output)               once the change counts: the next epoch that is written adds the columns
+
+The columns come with the epoch of the change, which holds the rows before, with NULL in them, as retractions, and the new rows:
+the sum of all epochs stays what the output holds. A process that dies on the way leaves empty columns at most.
+
+Who looks at an output and does not write reads `StoredEpochs`: an output that holds an epoch holds it for ever.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol, cast, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 import pyarrow as pa
 import pyarrow.types as pt
 
-from zset_join.core.epoch_chain import ChainLink, accepts_argument
+from zset_join.core.added_columns import adds_columns
+from zset_join.core.epoch_chain import ChainLink, accepts_argument, short_mark
 from zset_join.core.errors import SinkError
 from zset_join.core.relation import Relation
 from zset_join.zset import ZSet
 
 __all__ = [
     "DIGESTS_KEPT",
+    "AlterableSink",
     "ChainedSink",
     "DatabaseSink",
     "Sink",
     "SinkProgress",
+    "StoredEpochs",
+    "TableSink",
+    "beside",
+    "check_adds_columns",
     "check_chunk",
     "check_output",
     "has_epoch",
     "holds_duration",
     "is_replay",
     "is_same_epoch",
+    "listed",
+    "marks_of",
     "newest_digests",
+    "stored_views",
     "write_epoch",
 ]
 
@@ -133,6 +154,46 @@ class DatabaseSink(Sink, Protocol):
 
         Raises:
             SinkError: the transaction cannot be begun or committed.
+        """
+        ...
+
+
+@runtime_checkable
+class AlterableSink(Sink, Protocol):
+    """A sink whose output takes more columns."""
+
+    def open(self, output: Relation, query_id: str, *, may_lack_columns: bool = False) -> None:
+        """Attach the sink to a query, as any sink.
+
+        Args:
+            output: what it is given.
+            query_id: the query.
+            may_lack_columns: the present content may lack the last columns; the next epoch adds them.
+        """
+        ...
+
+    def check_altered(self, output: Relation) -> None:
+        """Refuse columns that the open output cannot be given. Nothing changes.
+
+        Raises:
+            SinkError: `EVOLVE_OUTPUT`: they are not those of before with others behind them; or there is no type for one.
+        """
+        ...
+
+    def alter(self, output: Relation) -> None:
+        """Take rows with these columns from now on; the columns are added with the next epoch."""
+        ...
+
+
+@runtime_checkable
+class TableSink(Sink, Protocol):
+    """A sink whose output has a name, beside which another one can be made."""
+
+    def beside(self, name: str) -> Sink:
+        """Return a sink like this one, not opened, of a table of another name in the same place.
+
+        Args:
+            name: of the table; of what is a directory, the name of a directory beside it.
         """
         ...
 
@@ -243,8 +304,8 @@ def check_chunk(sink: str, epoch: int, schema: pa.Schema, chunk: ZSet) -> None:
     """Refuse a chunk whose columns are not those the sink was opened with."""
     if chunk.schema.names != schema.names or chunk.schema.types != schema.types:
         raise SinkError(
-            f"{sink} was opened with columns [{_describe(schema)}] and got [{_describe(chunk.schema)}] in epoch "
-            f"{epoch}; cast the answer to the output relation first.",
+            f"{sink} was opened with columns [{listed(schema)}] and got [{listed(chunk.schema)}] in epoch {epoch}; "
+            "cast the answer to the output relation first.",
             code="SINK_SCHEMA",
             sink=sink,
             epoch=epoch,
@@ -262,5 +323,79 @@ def holds_duration(data_type: pa.DataType) -> bool:
     return any(holds_duration(data_type.field(index).type) for index in range(data_type.num_fields))
 
 
-def _describe(schema: pa.Schema) -> str:
+def beside(location: str, name: str) -> str:
+    """Return the path or URI of a directory of another name in the same place.
+
+    >>> beside("s3://shop/views/totals", "totals_2")
+    's3://shop/views/totals_2'
+    """
+    return f"{location.rstrip('/').rpartition('/')[0]}/{name}"
+
+
+def check_adds_columns(
+    described: str, before: pa.Schema, after: pa.Schema, key_before: Sequence[str], key_after: Sequence[str]
+) -> None:
+    """Refuse a change of columns that is not an addition behind them, or of the key."""
+    if adds_columns(before, after) and tuple(key_before) == tuple(key_after):
+        return
+    raise SinkError(
+        f"{described} has the columns [{listed(before)}] and the key {list(key_before)}; the changed query "
+        f"has [{listed(after)}] and the key {list(key_after)}. An output that stays is given columns behind those it "
+        "has, and nothing else. Select the columns in that order, or give the view a new output with outputs= or new_table=; "
+        "it is filled at once.",
+        code="EVOLVE_OUTPUT",
+        output=described,
+        before=before.names,
+        after=after.names,
+    )
+
+
+def listed(schema: pa.Schema) -> str:
+    """Return columns for a message."""
     return ", ".join(f"{field.name}: {field.type}" for field in schema)
+
+
+# -- positions, as others read them
+
+
+@dataclass(frozen=True, slots=True)
+class StoredEpochs:
+    """Position of one output."""
+
+    query_id: str
+    last: int | None
+    mark_of: Callable[[int], str | None]
+    table: str | None = None
+    detail: str = ""
+
+
+def marks_of(digests: Mapping[int, str | None]) -> Callable[[int], str | None]:
+    """Return a function from an epoch to its mark, given the digests of epochs."""
+
+    def mark_of(epoch: int) -> str | None:
+        digest = digests.get(epoch)
+        return short_mark(epoch, digest) if digest else None
+
+    return mark_of
+
+
+def stored_views(rows: Iterable[Mapping[str, Any]], table: str | None) -> list[StoredEpochs]:
+    """Return the contents of a table `_zset_join_epochs`.
+
+    >>> found = stored_views([{"view": "v", "query_id": "q", "epoch": 4, "chain": '[[4, "d4"]]'}], None)
+    >>> found[0].last, found[0].mark_of(4) == short_mark(4, "d4"), found[0].mark_of(3)
+    (4, True, None)
+    """
+    known = list(rows)
+    found = [row for row in known if table is None or row["view"].lower() == table.lower()]
+    if not found:
+        raise SinkError(
+            f"the database has the views {sorted(row['view'] for row in known)}, and not {table!r}. Name one of them, or leave "
+            "the name out for all.",
+            code="SINK_IO",
+            table=table,
+        )
+    return [
+        StoredEpochs(row["query_id"], row["epoch"], marks_of(dict(json.loads(row.get("chain") or "[]"))), table=row["view"])
+        for row in found
+    ]

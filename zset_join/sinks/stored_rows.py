@@ -28,7 +28,8 @@ import pyarrow.types as pt
 from zset_join.changelog import AppendFormat, encode
 from zset_join.changelog.encoding import comparable_values, group_keys
 from zset_join.core.errors import SinkError
-from zset_join.core.shown_values import counted, shown_value
+from zset_join.core.shown_values import shown_value
+from zset_join.sinks.epoch_sink import claimed_key, unheld_row
 from zset_join.zset import ZSet
 
 __all__ = ["RetractedRows", "StoredRowsChange"]
@@ -140,29 +141,13 @@ class StoredRowsChange:
     def _absent(self, row: int, instead: str, count: int) -> SinkError:
         weight = int(self.delta.weights[row])
         named = self._named(row, self.delta.schema.names)
-        return SinkError(
-            f"{self._described}: epoch {self._epoch} retracts row {named} {counted(-weight, 'time')} and {instead}"
-            + (f" (key {self._named(row, self._key)})" if self._key else "")
-            + (f"; {count - 1} more retractions are like it" if count > 1 else "")
-            + ". The view was changed by others or belongs to another checkpoint: delete both to start over.",
-            code="SINK_RETRACTION",
-            epoch=self._epoch,
-            row=tuple(named.values()),
-            weight=weight,
-            retractions=count,
-        )
+        return unheld_row(self._described, self._epoch, named, weight, instead, key=self._key, retractions=count)
 
     def _refuse_second(self, mine: _Int64s, live: _Int64s) -> None:
         doubled = np.flatnonzero((live > 1)[mine] & (self.delta.weights[self._looked_for] > 0))
         if len(doubled):
             key = self._named(int(self._looked_for[doubled[0]]), self._key)
-            raise SinkError(
-                f"{self._described}: two live rows claim the key {key} in epoch {self._epoch}. Name more columns in key=, or "
-                "leave it out for a view that may hold several.",
-                code="SINK_KEY",
-                epoch=self._epoch,
-                key=tuple(key.values()),
-            )
+            raise claimed_key(self._described, self._epoch, key)
 
     def _named(self, row: int, names: Sequence[str]) -> dict[str, Any]:
         return {name: shown_value(self.delta.rows.column(name), row) for name in names}

@@ -28,7 +28,7 @@ from typing import Any
 
 from zset_join.core.errors import OptionError
 from zset_join.sinks.epoch_files import HEADERS
-from zset_join.sinks.stored_epochs import StoredEpochs
+from zset_join.sinks.sink import StoredEpochs
 from zset_join.storage.folder import is_local, local_path, open_folder
 
 __all__ = ["OutputPosition", "Positions", "positions"]

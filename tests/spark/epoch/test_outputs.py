@@ -16,7 +16,6 @@ from tests.spark.conftest import Source
 from tests.spark.epoch.conftest import finished
 from tests.sweeps import for_each, some_of
 from zset_join.core.errors import OptionError, PlanError, SinkError
-from zset_join.runners.spark.epoch.delta_outputs import DeltaChangelogOutput
 from zset_join.runners.spark.epoch.outputs import ChangelogOutput, FunctionOutput, SinkOutput
 from zset_join.spark import JoinedStream, JoinStreamWriter
 
@@ -53,7 +52,7 @@ OUTPUTS: dict[str, tuple[Callable[[JoinStreamWriter, Path], JoinStreamWriter], t
     "delta view": (lambda writer, place: writer.to("delta", path=place / "table"), SinkOutput),
     "delta changelog": (
         lambda writer, place: writer.to("delta", path=place / "table", form="change_data_feed"),
-        DeltaChangelogOutput,
+        SinkOutput,
     ),
 }
 

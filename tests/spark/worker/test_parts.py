@@ -13,13 +13,11 @@ from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.core.errors import SinkError, StateError
 from zset_join.core.relation import Relation
 from zset_join.core.tick import Tick
-from zset_join.runners.spark.epoch.delta_outputs import DeltaChangelogOutput
 from zset_join.runners.spark.epoch.outputs import ChangelogOutput
 from zset_join.runners.spark.worker import parts
 from zset_join.runners.spark.worker.parts import (
     ArrowParts,
     ChangelogParts,
-    DeltaParts,
     ParquetParts,
     PartWriter,
     merged,
@@ -27,7 +25,6 @@ from zset_join.runners.spark.worker.parts import (
     tidied,
 )
 from zset_join.runners.spark.worker.quarantine import LETTERS
-from zset_join.sinks.delta_changelog import DeltaChangelogSink
 from zset_join.sinks.parquet_changelog import ParquetChangelogSink, PartFile, commit_epoch, read_changelog
 from zset_join.zset import ZSet
 
@@ -54,9 +51,9 @@ def test_retractions_of_all_buckets_come_before_all_insertions(files: Checkpoint
     assert (first[0].retractions, second[0].retractions, second[0].file.rows) == (1, 1, 2)
 
 
-@pytest.mark.parametrize("kind", [ArrowParts, ParquetParts, ChangelogParts, DeltaParts])
+@pytest.mark.parametrize("kind", [ArrowParts, ParquetParts, ChangelogParts])
 def test_an_empty_answer_leaves_no_file(files: CheckpointFiles, kind: type[PartWriter], tmp_path: Path) -> None:
-    writer = kind(str(tmp_path / "output")) if kind in (ChangelogParts, DeltaParts) else kind()
+    writer = kind(str(tmp_path / "output")) if kind is ChangelogParts else kind()
 
     assert writer.write(files, 0, Tick(1), SCHEMA, [ZSet.empty(SCHEMA)]) == []
     assert writer.write(files, 0, Tick(1), SCHEMA, []) == []
@@ -92,13 +89,6 @@ def test_the_part_of_a_changelog_is_the_file_that_is_committed(files: Checkpoint
     assert read_changelog(tmp_path / "log").column("_weight").to_pylist() == [-1, 1]
 
 
-def test_the_part_of_a_delta_changelog_is_a_file_of_the_table(files: CheckpointFiles, tmp_path: Path) -> None:
-    (part,) = DeltaParts(str(tmp_path / "table")).write(files, 3, Tick(7), SCHEMA, [chunk((1, "a", -1), (1, "b", 1))])
-
-    assert (part.bucket, part.file.rows, part.retractions) == (3, 2, 1)
-    assert pq.read_table(tmp_path / "table" / part.file.name).column("_epoch").to_pylist() == [7, 7]
-
-
 def test_small_chunks_are_put_together_in_their_order() -> None:
     chunks = [chunk((1, "a", -1)), chunk((2, "b", -1)), chunk((3, "c", 1), (4, "d", 1)), chunk((5, "e", 1))]
 
@@ -122,21 +112,15 @@ def test_chunks_that_are_large_together_are_not_merged(monkeypatch: pytest.Monke
     assert [len(found) for found in merged(chunks, 1000)] == [4, 4]
 
 
-@pytest.mark.parametrize("kind", [ChangelogOutput, DeltaChangelogOutput])
 def test_rows_that_a_changelog_can_never_hold_are_refused_or_put_aside_by_the_task(
-    files: CheckpointFiles, tmp_path: Path, kind: type[ChangelogOutput | DeltaChangelogOutput]
+    files: CheckpointFiles, tmp_path: Path
 ) -> None:
     broken = pa.Array.from_buffers(
         pa.string(), 3, [None, pa.py_buffer(b"\0\0\0\0\1\0\0\0\2\0\0\0\3\0\0\0"), pa.py_buffer(b"a\xffb")]
     )
     answer = ZSet(pa.RecordBatch.from_arrays([pa.array([1, 2, 3]), broken], schema=SCHEMA), np.array([-1, 1, 1]))
     retracted = ZSet(answer.rows.slice(1, 1), np.array([-1]))
-    place = str(tmp_path / "log")
-    output = (
-        ChangelogOutput(place, "weight")
-        if kind is ChangelogOutput
-        else DeltaChangelogOutput(DeltaChangelogSink(place, "weight"))
-    )
+    output = ChangelogOutput(str(tmp_path / "log"), "weight")
     relation = Relation(name="answer", schema=SCHEMA, mode="changelog")
 
     output.open(relation, "query")

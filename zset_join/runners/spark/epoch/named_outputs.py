@@ -1,7 +1,7 @@
 """Outputs of a query inside Spark by the names of `zset_join.connectors`.
 
-A sink is given the answer on the driver. The files of a changelog in Parquet or Delta are written by the tasks themselves. A
-table of a catalog is written by the session, so that it has no entry among the connectors of all runners.
+A sink is given the answer on the driver. The files of a Parquet changelog are written by the tasks themselves. A table of a
+catalog is written by the session, so that it has no entry among the connectors of all runners.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def output_named(name: str, options: Mapping[str, Any]) -> ChosenOutput:
     """Return an output, not yet opened."""
     if name == TABLE:
         return _table(options)
-    return _BY_TASKS.get(name, SinkOutput)(sink(name, **options))
+    return _OF_SPARK.get(name, SinkOutput)(sink(name, **options))
 
 
 def _table(options: Mapping[str, Any]) -> ChosenOutput:
@@ -42,14 +42,13 @@ def _table(options: Mapping[str, Any]) -> ChosenOutput:
 
 
 def _delta(made: Any) -> ChosenOutput:
-    from zset_join.runners.spark.epoch.delta_outputs import DeltaChangelogOutput, DeltaViewOutput
-    from zset_join.sinks.delta_view import DeltaViewSink
+    from zset_join.runners.spark.epoch.delta_outputs import DeltaOutput
 
-    return DeltaViewOutput(made) if isinstance(made, DeltaViewSink) else DeltaChangelogOutput(made)
+    return DeltaOutput(made)
 
 
 def _parquet(made: Any) -> ChosenOutput:
     return ChangelogOutput(made.location, made.form)
 
 
-_BY_TASKS: Mapping[str, Callable[[Any], ChosenOutput]] = {"delta": _delta, "parquet": _parquet}
+_OF_SPARK: Mapping[str, Callable[[Any], ChosenOutput]] = {"delta": _delta, "parquet": _parquet}

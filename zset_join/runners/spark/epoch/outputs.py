@@ -7,10 +7,9 @@ here, Delta in `delta_outputs`), and a user's function.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -39,14 +38,10 @@ from zset_join.runners.spark.worker.parts import (
     read_arrow_parts,
 )
 from zset_join.runners.spark.worker.quarantine import DeadLetters
-from zset_join.sinks.altering import AlterableSink
 from zset_join.sinks.parquet_changelog import ParquetChangelogSink, PartFile, are_staged, commit_epoch, committed_files
-from zset_join.sinks.sink import Sink, has_epoch
+from zset_join.sinks.sink import AlterableSink, Sink, has_epoch
 from zset_join.storage.folder import is_local, local_path
 from zset_join.zset import ZSet
-
-if TYPE_CHECKING:  # only who writes Delta tables has deltalake
-    from zset_join.sinks.delta_changelog import DeltaChangelogSink
 
 __all__ = [
     "ChangelogOutput",
@@ -55,7 +50,6 @@ __all__ = [
     "Output",
     "SelectiveOutput",
     "SinkOutput",
-    "TaskFiles",
     "read_lines",
     "weighted",
 ]
@@ -223,36 +217,43 @@ class SinkOutput(ChangesOfSinks):
         self._sink.close()
 
 
-class TaskFiles(ChangesOfSinks, ABC):
-    """Let the tasks write the files of a changelog; a subclass commits them."""
+class ChangelogOutput(ChangesOfSinks):
+    """Let the tasks write the files of a Parquet changelog."""
 
-    def __init__(self, sink: ParquetChangelogSink | DeltaChangelogSink, described: str, parts: PartWriter) -> None:
-        self._sink = sink
-        self._described = described
+    def __init__(self, directory: str, form: ChangelogForm) -> None:
+        self._directory = str(local_path(directory)) if is_local(directory) else directory
+        self._form = form
+        self._sink = ParquetChangelogSink(self._directory, form)
         self.quarantines = False
         self.dead_letter_path = ""
-        self.parts = parts
+        self.parts: PartWriter = ChangelogParts(self._directory)
 
     @property
     def sink(self) -> Sink:
         return self._sink
 
     def describe(self) -> str:
-        return self._described
+        return f"Parquet changelog {self._directory} ({self._form})"
 
     def open(self, relation: Relation, query_id: str, *, may_lack_columns: bool = False) -> None:
         self._rows = relation.schema
         self._sink.open(relation, query_id, may_lack_columns=may_lack_columns)
         letters = DeadLetters(
-            directory=self.dead_letter_path, query_id=query_id, names=(self._described,), schemas=(relation.schema,)
+            directory=self.dead_letter_path, query_id=query_id, names=(self.describe(),), schemas=(relation.schema,)
         )
-        self.parts = FittingParts(self._writer(relation), self._described, letters if self.quarantines else None)
+        self.parts = FittingParts(ChangelogParts(self._directory), self.describe(), letters if self.quarantines else None)
 
     def has(self, record: CommitRecord) -> bool:
         return self._sink.has(record.epoch, record.link)
 
     def lacking(self, record: CommitRecord) -> tuple[str, ...]:
         return () if self.has(record) else (self.describe(),)
+
+    def can_publish(self, files: CheckpointFiles, record: CommitRecord) -> bool:  # noqa: ARG002 - for other outputs
+        return are_staged(self._directory, record.epoch, _part_files(record))
+
+    def publish(self, session: SparkSession, files: CheckpointFiles, record: CommitRecord) -> None:  # noqa: ARG002 - for other outputs
+        commit_epoch(self._directory, record.epoch, _part_files(record), link=record.link)
 
     def put_aside(self, files: CheckpointFiles, record: CommitRecord) -> dict[str, Rejected]:  # noqa: ARG002 - for other outputs
         """Return nothing: the tasks have refused such rows, or put them aside."""
@@ -262,37 +263,14 @@ class TaskFiles(ChangesOfSinks, ABC):
         """Return the rows that the tasks set aside."""
         return file_unfit_flags(rows)
 
-    def close(self) -> None:
-        self._sink.close()
-
-    @abstractmethod
-    def _writer(self, relation: Relation) -> PartWriter:
-        """Return the writer of a task's share of these rows."""
-
-
-class ChangelogOutput(TaskFiles):
-    """Let the tasks write the files of a Parquet changelog."""
-
-    def __init__(self, directory: str, form: ChangelogForm) -> None:
-        self._directory = str(local_path(directory)) if is_local(directory) else directory
-        self._form = form
-        sink = ParquetChangelogSink(self._directory, form)
-        super().__init__(sink, f"Parquet changelog {self._directory} ({form})", ChangelogParts(self._directory))
-
-    def can_publish(self, files: CheckpointFiles, record: CommitRecord) -> bool:  # noqa: ARG002 - for other outputs
-        return are_staged(self._directory, record.epoch, _part_files(record))
-
-    def publish(self, session: SparkSession, files: CheckpointFiles, record: CommitRecord) -> None:  # noqa: ARG002 - for other outputs
-        commit_epoch(self._directory, record.epoch, _part_files(record), link=record.link)
-
     def contents(self, session: SparkSession) -> DataFrame | None:
         return read_lines(session, committed_files(self._directory), self._rows, self._form)
 
     def at_rest(self) -> tuple[str, ...]:
         return (self._directory,)
 
-    def _writer(self, relation: Relation) -> PartWriter:  # noqa: ARG002 - its parts are the same for every relation
-        return self.parts.writer if isinstance(self.parts, FittingParts) else self.parts
+    def close(self) -> None:
+        self._sink.close()
 
 
 class FunctionOutput:

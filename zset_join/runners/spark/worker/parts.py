@@ -4,8 +4,8 @@ A task does not send its answer through Spark; it writes a part file and reports
 the attempts that won, so the answer is computed once, is durable enough to be given out again, and a twin attempt leaves
 nothing but a file that nobody lists.
 
-`ArrowParts` are for outputs on the driver, `ParquetParts` for a user's function on a DataFrame, `ChangelogParts` and
-`DeltaParts` are the files of a changelog themselves. Parts of the first two are not synced: when they are lost, the epoch is
+`ArrowParts` are for outputs on the driver, `ParquetParts` for a user's function on a DataFrame, `ChangelogParts` are
+the files of a changelog themselves. Parts of the first two are not synced: when they are lost, the epoch is
 answered again from the same state.
 """
 
@@ -30,8 +30,6 @@ from zset_join.runners.common.rejected import Rejected, without
 from zset_join.runners.common.sink_epochs import add_unfit, unfit_flags
 from zset_join.runners.spark.worker.quarantine import DeadLetters
 from zset_join.sinks.changelog_lines import ChangelogLines
-from zset_join.sinks.delta_files import DataFile
-from zset_join.sinks.delta_parts import write_delta_part
 from zset_join.sinks.parquet_changelog import write_part
 from zset_join.sinks.unfit_values import check_fits, unfit_values, within_microseconds
 from zset_join.zset import ZSet
@@ -41,7 +39,6 @@ __all__ = [
     "MOST_TIDY_ROWS",
     "ArrowParts",
     "ChangelogParts",
-    "DeltaParts",
     "FittingParts",
     "ParquetParts",
     "PartWriter",
@@ -133,40 +130,6 @@ class ChangelogParts:
         return [PartEntry(bucket, FileEntry(part.name, part.bytes, part.rows, part.crc32), part.retractions, "changelog")]
 
 
-@dataclass(frozen=True, slots=True)
-class DeltaParts:
-    """Write the files of a Delta changelog."""
-
-    location: str
-    form: ChangelogForm = "weight"
-    key: tuple[str, ...] = ()
-
-    def write(
-        self,
-        files: CheckpointFiles,  # noqa: ARG002 - the table has its own place
-        bucket: int,
-        tick: Tick,
-        schema: pa.Schema,
-        chunks: Iterable[ZSet],
-    ) -> list[PartEntry]:
-        """Write the chunks into the table's directory; no reader sees them before the driver commits them."""
-        counted = CountedChunks(chunks)
-        first = next(counted, None)
-        if first is None:
-            return []
-        lines = ChangelogLines(
-            f'Delta table "{self.location}"',
-            schema,
-            self.form,
-            self.key,
-            with_first(first, counted),
-            epoch=tick.epoch,
-            committed_at_us=tick.processing_time_us,
-        )
-        part = write_delta_part(self.location, lines, part=bucket)
-        return [] if part is None else [PartEntry(bucket, _listed(part.file), part.retractions, "delta")]
-
-
 def merged(chunks: Iterable[ZSet], rows: int) -> Iterator[ZSet]:
     """Put small chunks together, in their order, until each has `rows` rows: files and their readers like large batches."""
     # None is made that has more than `MOST_MERGED_BYTES`, beyond which an array of strings may not hold it.
@@ -199,11 +162,6 @@ def tidied(pieces: Iterator[ZSet], schema: pa.Schema, chunk_rows: int) -> Iterat
             yield from pieces
             return
     yield from ZSet.concat(held, schema=schema).tidy_chunks(chunk_rows)
-
-
-def _listed(file: DataFile) -> FileEntry:
-    """Return the entry of a file whose commit does not need a checksum: its name is unique, and Delta has none."""
-    return FileEntry(file.name, file.bytes, file.rows or 0, 0)
 
 
 # As of `zset_join.sinks.unfit_values`: what a task refuses is in no commit record; what it sets aside is listed in that of the
