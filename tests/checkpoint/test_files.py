@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import pickle
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 
 from zset_join.checkpoint.files import CheckpointFiles, FileEntry, NewFile
 from zset_join.core.errors import StateError
+from zset_join.storage.sealed import json_text, read
 
 
 @pytest.fixture
@@ -112,7 +114,7 @@ def test_a_checked_file_is_named_by_the_path_others_open_it_by(files: Checkpoint
 def test_an_entry_survives_json() -> None:
     entry = FileEntry("log/join-0/x", 10, 3, 77)
 
-    assert FileEntry.from_json(entry.to_json()) == entry
+    assert read(FileEntry, json.loads(json_text(entry))) == entry
 
 
 def _is_accepted(files: CheckpointFiles, path: Path, data: bytes, entry: FileEntry) -> bool:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 from decimal import Decimal
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from zset_join.checkpoint.log import LogEntry, merge_logs, read_log, write_log
 from zset_join.checkpoint.record import BucketHistory
 from zset_join.core.errors import StateError
 from zset_join.core.tick import Tick
+from zset_join.storage.sealed import json_text, read
 from zset_join.zset import ZSet
 
 ORDERS = pa.schema({"id": pa.int64(), "note": pa.string()})
@@ -98,7 +100,7 @@ def test_what_several_joins_logged_of_an_epoch_is_one_entry_that_adds_up(tmp_pat
     first = log_epoch(tmp_path, 2, ZSet.of({"id": [1], "note": ["a"]}), ZSet.of({"id": [5]}))
     second = log_epoch(tmp_path, 2, ZSet.of({"id": [2], "note": ["b"]}), ZSet.empty(CUSTOMERS))
 
-    together = LogEntry.from_json(LogEntry.together([first, second]).to_json())
+    together = read(LogEntry, json.loads(json_text(LogEntry.together([first, second]))))
     merged = merge_logs(files_at(tmp_path), "log/join-0", [before, together])
 
     (logged,) = read_log(files_at(tmp_path), together, schemas=SCHEMAS)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -19,6 +20,7 @@ from zset_join.operators.aggregate import Aggregate
 from zset_join.operators.join import HashJoin
 from zset_join.shapes.aggregate import AggregateCall
 from zset_join.shapes.operator_options import OperatorOptions
+from zset_join.storage.sealed import json_text, read
 from zset_join.zset import ZSet
 
 _ROWS = pa.schema({"id": pa.int64(), "k": pa.int64(), "v": pa.string()})
@@ -43,7 +45,7 @@ def test_tables_come_back_with_types_and_metadata(tmp_path: Path) -> None:
 def test_an_entry_survives_json(tmp_path: Path) -> None:
     entry = write_snapshot(files_at(tmp_path), "s", {"left": pa.table({"k": [1]})}, through_epoch=4, identity="x")
 
-    assert SnapshotEntry.from_json(entry.to_json()) == entry
+    assert read(SnapshotEntry, json.loads(json_text(entry))) == entry
 
 
 def test_a_missing_snapshot_file_is_named(tmp_path: Path) -> None:

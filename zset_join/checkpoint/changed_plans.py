@@ -14,12 +14,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 from zset_join.checkpoint.files import CHECKPOINT_FORMAT
 from zset_join.storage.folder import Folder
-from zset_join.storage.sealed import seal, unseal
+from zset_join.storage.sealed import json_text, read, seal, unseal
 
 __all__ = [
     "CHANGED_TO",
@@ -57,20 +57,17 @@ class ChangedPlan:
     note: Any = None
     gone: Mapping[str, int] = field(default_factory=dict)  # by dropped source, how many of its rows states held then
 
-    def _written(self) -> dict[str, Any]:
-        return {one.name: getattr(self, one.name) for one in fields(self)}
-
     @property
     def digest(self) -> str:
         """Return what records call it."""
-        return hashlib.blake2b(json.dumps(self._written(), sort_keys=True).encode(), digest_size=16).hexdigest()
+        return hashlib.blake2b(json.dumps(json.loads(json_text(self)), sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
 def write_changed_plan(folder: Folder, changed: ChangedPlan) -> str:
     """Write a plan, and return the digest that it is found by once a record names it; one that is present stays."""
     name = _name(changed.digest)
     if folder.size(name) is None:
-        folder.put_new(name, seal(changed._written(), version=CHECKPOINT_FORMAT, name=name))
+        folder.put_new(name, seal(changed, version=CHECKPOINT_FORMAT, name=name))
     return changed.digest
 
 
@@ -78,9 +75,7 @@ def read_changed_plan(folder: Folder, digest: str) -> ChangedPlan:
     """Return a plan that a record names."""
     name = _name(digest)
     data = folder.read(name)
-    written = unseal(b"" if data is None else data.to_pybytes(), version=CHECKPOINT_FORMAT, name=name)
-    listed = {name: tuple(written[name]) for name in ("sources", "begins", "filled", "altered", "unseen", "columns")}
-    return ChangedPlan(**{**written, **listed})
+    return read(ChangedPlan, unseal(b"" if data is None else data.to_pybytes(), version=CHECKPOINT_FORMAT, name=name))
 
 
 def note_given(folder: Folder, digest: str) -> None:

@@ -24,7 +24,7 @@ from zset_join.storage.folder import Folder, open_folder
 
 __all__ = ["CHECKPOINT_FORMAT", "CheckpointFiles", "FileEntry", "NewFile", "attempt_name"]
 
-CHECKPOINT_FORMAT = 7
+CHECKPOINT_FORMAT = 8
 """Of the query, its plans, commit records and rescalings; a checkpoint of another format is not read."""
 
 
@@ -36,15 +36,6 @@ class FileEntry:
     bytes: int
     rows: int
     crc32: int
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the entry as it is in a commit record."""
-        return {"name": self.name, "bytes": self.bytes, "rows": self.rows, "crc32": self.crc32}
-
-    @classmethod
-    def from_json(cls, written: dict[str, Any]) -> FileEntry:
-        """Build from the result of `to_json`."""
-        return cls(written["name"], written["bytes"], written["rows"], written["crc32"])
 
 
 def attempt_name(epoch: int, suffix: str) -> str:

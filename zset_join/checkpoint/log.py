@@ -86,22 +86,6 @@ class LogEntry:
         """Return whether merging it with others pays."""
         return self.bytes < _SMALL_BYTES
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the entry as it is in a commit record."""
-        written = {
-            "first_epoch": self.first_epoch,
-            "last_epoch": self.last_epoch,
-            "identity": self.identity,
-            "file": self.file.to_json(),
-        }
-        return {**written, "more": [file.to_json() for file in self.more]} if self.more else written
-
-    @classmethod
-    def from_json(cls, written: dict[str, Any]) -> LogEntry:
-        """Build from the result of `to_json`."""
-        file, *more = map(FileEntry.from_json, (written["file"], *written.get("more", ())))
-        return cls(written["first_epoch"], written["last_epoch"], written["identity"], file, tuple(more))
-
 
 @dataclass(frozen=True, slots=True)
 class LoggedEpoch:

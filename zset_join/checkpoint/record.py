@@ -10,14 +10,14 @@ Memory: one line per listed file, at most `MERGE_AFTER_FILES` and a few large on
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from zset_join.checkpoint.files import CHECKPOINT_FORMAT, FileEntry
 from zset_join.checkpoint.log import LogEntry
 from zset_join.checkpoint.snapshot import SnapshotEntry
 from zset_join.core.epoch_chain import ChainLink, chained_digest
-from zset_join.storage.sealed import json_text, seal_text, unseal
+from zset_join.storage.sealed import json_text, read, seal_text, unseal
 from zset_join.zset.protocol import NextDue
 
 __all__ = [
@@ -28,8 +28,6 @@ __all__ = [
     "CommitRecord",
     "HistoryTexts",
     "PartEntry",
-    "histories_from_json",
-    "histories_to_json",
 ]
 
 LATE_ROWS_TOTAL, LATE_CHANGES_TOTAL = "late_rows_total", "late_changes_total"
@@ -110,19 +108,6 @@ class BucketHistory:
         """Return the size of the log files."""
         return sum(log.bytes for log in self.logs)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the history as it is in a commit record."""
-        return {
-            "snapshot": None if self.snapshot is None else self.snapshot.to_json(),
-            "logs": [log.to_json() for log in self.logs],
-        }
-
-    @classmethod
-    def from_json(cls, written: dict[str, Any]) -> BucketHistory:
-        """Build from the result of `to_json`."""
-        snapshot = None if written["snapshot"] is None else SnapshotEntry.from_json(written["snapshot"])
-        return cls(snapshot, tuple(LogEntry.from_json(log) for log in written["logs"]))
-
 
 @dataclass(frozen=True, slots=True)
 class PartEntry:
@@ -133,27 +118,6 @@ class PartEntry:
     retractions: int
     form: str
     way: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the entry as it is in a commit record."""
-        return {
-            "bucket": self.bucket,
-            "file": self.file.to_json(),
-            "retractions": self.retractions,
-            "form": self.form,
-            "way": self.way,
-        }
-
-    @classmethod
-    def from_json(cls, written: dict[str, Any]) -> PartEntry:
-        """Build from the result of `to_json`."""
-        return cls(
-            written["bucket"],
-            FileEntry.from_json(written["file"]),
-            written["retractions"],
-            written["form"],
-            written["way"],
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,25 +173,7 @@ class CommitRecord:
 
     def to_bytes(self, known: HistoryTexts | None = None) -> bytes:
         """Return the record as the bytes of its file."""
-        written: dict[str, Any] = {
-            "query_id": self.query_id,
-            "epoch": self.epoch,
-            "processing_time_us": self.processing_time_us,
-            "watermarks": dict(self.watermarks),
-            "positions": dict(self.positions),
-            "dues": {key: [due.watermark_us, due.processing_time_us] for key, due in self.dues.items()},
-            "parts": [part.to_json() for part in self.parts],
-            "quarantined": [part.to_json() for part in self.quarantined],
-            "progress": dict(self.progress),
-            "offsets": self.offsets,
-            "owner": self.owner,
-            "opened_at_ns": self.opened_at_ns,
-            "buffered": {bucket: list(held) for bucket, held in self.buffered.items()},
-            "chain": None if self.link is None else [self.link.before, self.link.digest],
-            "rescaling": self.rescaling,
-            "buckets": self.buckets,
-            "plan": self.plan,
-        }
+        written = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "histories"}
         histories = (HistoryTexts() if known is None else known).written(self.histories)
         text = f'{json_text(written)[:-1]},"histories":{histories}}}'
         return seal_text(text.encode(), version=CHECKPOINT_FORMAT, name=_name(self.epoch))
@@ -235,33 +181,13 @@ class CommitRecord:
     @classmethod
     def from_bytes(cls, data: bytes, epoch: int) -> CommitRecord:
         """Build from the bytes of a file."""
-        written = unseal(data, version=CHECKPOINT_FORMAT, name=_name(epoch))
-        return cls(
-            query_id=written["query_id"],
-            epoch=written["epoch"],
-            processing_time_us=written["processing_time_us"],
-            watermarks=written["watermarks"],
-            positions=written["positions"],
-            dues={key: NextDue(*times) for key, times in written["dues"].items()},
-            histories=histories_from_json(written["histories"]),
-            parts=tuple(PartEntry.from_json(part) for part in written["parts"]),
-            quarantined=tuple(PartEntry.from_json(part) for part in written["quarantined"]),
-            progress=written["progress"],
-            offsets=written["offsets"],
-            owner=written["owner"],
-            opened_at_ns=written["opened_at_ns"],
-            buffered={bucket: (left, right) for bucket, (left, right) in written["buffered"].items()},
-            rescaling=written["rescaling"],
-            buckets=written["buckets"],
-            link=None if written["chain"] is None else ChainLink(before=written["chain"][0], digest=written["chain"][1]),
-            plan=written["plan"],
-        )
+        return read(cls, unseal(data, version=CHECKPOINT_FORMAT, name=_name(epoch)))
 
 
 class HistoryTexts:
     """Write histories as JSON, each log once: the next record has its text from the one before.
 
-    The law: the text is that of `histories_to_json`. Logs are recognised by their place in memory, which no other one takes:
+    The law: the text is that of `json_text`. Logs are recognised by their place in memory, which no other one takes:
     they are kept here until a record does not list them.
     """
 
@@ -275,23 +201,12 @@ class HistoryTexts:
         return f"{{{','.join(texts)}}}"
 
     def _history(self, history: BucketHistory, listed: dict[int, tuple[LogEntry, str]]) -> str:
-        snapshot = None if history.snapshot is None else history.snapshot.to_json()
         logs = []
         for log in history.logs:
-            pair = self._known.get(id(log)) or (log, json_text(log.to_json()))
+            pair = self._known.get(id(log)) or (log, json_text(log))
             listed[id(log)] = pair
             logs.append(pair[1])
-        return f'{{"snapshot":{json_text(snapshot)},"logs":[{",".join(logs)}]}}'
-
-
-def histories_to_json(histories: Mapping[str, BucketHistory]) -> dict[str, Any]:
-    """Return histories as they are in a record."""
-    return {key: history.to_json() for key, history in histories.items()}
-
-
-def histories_from_json(written: Mapping[str, Any]) -> dict[str, BucketHistory]:
-    """Build from what `histories_to_json` gave."""
-    return {key: BucketHistory.from_json(history) for key, history in written.items()}
+        return f'{{"snapshot":{json_text(history.snapshot)},"logs":[{",".join(logs)}]}}'
 
 
 def _name(epoch: int) -> str:

@@ -14,11 +14,10 @@ import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from zset_join.checkpoint.files import CHECKPOINT_FORMAT
-from zset_join.checkpoint.record import BucketHistory, histories_from_json, histories_to_json
-from zset_join.storage.sealed import seal, unseal
+from zset_join.checkpoint.record import BucketHistory
+from zset_join.storage.sealed import read, seal, unseal
 
 __all__ = ["RESCALINGS", "Rescaling", "record_digest", "rescaling_numbers"]
 
@@ -51,24 +50,12 @@ class Rescaling:
 
     def to_bytes(self) -> bytes:
         """Return the record as the bytes of its file."""
-        written = {
-            "number": self.number,
-            "query_id": self.query_id,
-            "epoch": self.epoch,
-            "record": self.record,
-            "buckets": self.buckets,
-            "histories": histories_to_json(self.histories),
-            "owner": self.owner,
-            "opened_at_ns": self.opened_at_ns,
-            "plan": self.plan,
-        }
-        return seal(written, version=CHECKPOINT_FORMAT, name=self.name)
+        return seal(self, version=CHECKPOINT_FORMAT, name=self.name)
 
     @classmethod
     def from_bytes(cls, data: bytes, name: str) -> Rescaling:
         """Build from the bytes of a file."""
-        written: dict[str, Any] = unseal(data, version=CHECKPOINT_FORMAT, name=name)
-        return cls(**{**written, "histories": histories_from_json(written["histories"])})
+        return read(cls, unseal(data, version=CHECKPOINT_FORMAT, name=name))
 
 
 def record_digest(data: bytes) -> str:

@@ -40,22 +40,6 @@ class SnapshotEntry:
         """Return the size of all its files."""
         return sum(entry.bytes for entry in self.tables.values())
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the entry as it is in a commit record."""
-        tables = {name: entry.to_json() for name, entry in self.tables.items()}
-        return {
-            "through_epoch": self.through_epoch,
-            "identity": self.identity,
-            "tables": tables,
-            "live_bytes": self.live_bytes,
-        }
-
-    @classmethod
-    def from_json(cls, written: dict[str, Any]) -> SnapshotEntry:
-        """Build from the result of `to_json`."""
-        tables = {name: FileEntry.from_json(entry) for name, entry in written["tables"].items()}
-        return cls(written["through_epoch"], written["identity"], tables, written["live_bytes"])
-
 
 def write_snapshot(
     files: CheckpointFiles,

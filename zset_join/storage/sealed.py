@@ -20,13 +20,16 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
-__all__ = ["UnknownFormatError", "json_text", "seal", "seal_text", "unseal"]
+import msgspec
+
+__all__ = ["UnknownFormatError", "json_text", "read", "seal", "seal_text", "unseal"]
+
+_T = TypeVar("_T")
 
 _FRAME = re.compile(rb'\{"format":(\d{1,9}),"crc32":"([0-9a-f]{8})","body":')
-_ENCODER = json.JSONEncoder(separators=(",", ":"))
+_ENCODER = json.JSONEncoder(separators=(",", ":"), default=msgspec.to_builtins)
 
 
 class UnknownFormatError(ValueError):
@@ -37,7 +40,7 @@ class UnknownFormatError(ValueError):
         super().__init__(f"it has format {found}")
 
 
-def seal(body: Mapping[str, Any], *, version: int, name: str) -> bytes:
+def seal(body: Any, *, version: int, name: str) -> bytes:
     """Return the bytes of a file."""
     return seal_text(json_text(body).encode(), version=version, name=name)
 
@@ -48,8 +51,20 @@ def seal_text(text: bytes, *, version: int, name: str) -> bytes:
 
 
 def json_text(value: Any) -> str:
-    """Return JSON as it is in sealed files."""
+    """Return JSON as it is in sealed files; dataclasses are objects of their fields."""
     return _ENCODER.encode(value)
+
+
+def read(kind: type[_T], written: Any) -> _T:
+    """Build a value from its JSON: a dataclass, or what is made of them; extra fields are left out.
+
+    >>> read(tuple[int, str], json.loads(json_text((7, "commits"))))
+    (7, 'commits')
+    """
+    try:
+        return msgspec.convert(written, kind)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"it is no {kind.__name__} of this version: {error}") from error
 
 
 def unseal(data: bytes, *, version: int, name: str) -> dict[str, Any]:

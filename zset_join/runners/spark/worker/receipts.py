@@ -11,11 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import zset_join.core.errors as known_errors
-from zset_join.checkpoint.log import LogEntry
 from zset_join.checkpoint.record import PartEntry
-from zset_join.checkpoint.snapshot import SnapshotEntry
 from zset_join.core.errors import ZsetJoinError
 from zset_join.runners.common.bucket_receipt import BucketReceipt
+from zset_join.storage.sealed import json_text, read
 
 __all__ = ["TaskReceipt", "error_of_receipt"]
 
@@ -39,44 +38,11 @@ class TaskReceipt(BucketReceipt):
     error: dict[str, Any] | None = None
 
     def to_json(self) -> str:
-        return json.dumps(
-            {
-                "stage": self.stage,
-                "bucket": self.bucket,
-                "executor": self.executor,
-                "rows_in": self.rows_in,
-                "retractions_in": self.retractions_in,
-                "applied": self.applied,
-                "emitted": self.emitted,
-                "log": None if self.log is None else self.log.to_json(),
-                "snapshot": None if self.snapshot is None else self.snapshot.to_json(),
-                "merged": None if self.merged is None else self.merged.to_json(),
-                "parts": [part.to_json() for part in self.parts],
-                "quarantined": [part.to_json() for part in self.quarantined],
-                "quarantined_rows": self.quarantined_rows,
-                "late_changes": self.late_changes,
-                "statistics": self.statistics,
-                "facts": self.facts,
-                "buffered": self.buffered,
-                "fan_out": self.fan_out,
-                "corrections": self.corrections,
-                "seconds": self.seconds,
-                "due": self.due,
-                "is_warm": self.is_warm,
-                "was_rebuilt": self.was_rebuilt,
-                "error": self.error,
-            }
-        )
+        return json_text(self)
 
     @classmethod
     def from_json(cls, line: str) -> TaskReceipt:
-        fields = json.loads(line)
-        fields["log"] = None if fields["log"] is None else LogEntry.from_json(fields["log"])
-        fields["snapshot"] = None if fields["snapshot"] is None else SnapshotEntry.from_json(fields["snapshot"])
-        fields["merged"] = None if fields["merged"] is None else LogEntry.from_json(fields["merged"])
-        fields["parts"] = [PartEntry.from_json(part) for part in fields["parts"]]
-        fields["quarantined"] = [PartEntry.from_json(part) for part in fields["quarantined"]]
-        return cls(**fields)
+        return read(cls, json.loads(line))
 
     def refuse(self, error: ZsetJoinError) -> None:
         """Report that the bucket gave no answer."""
