@@ -30,12 +30,12 @@ from zset_join.plan.row_steps import RowStep, read_row_step, relation_after
 from zset_join.stages.own_options import OwnOptions
 from zset_join.stages.shared_table import SharedTableStage
 from zset_join.stages.stage import Stage, StageOptions, read_stage
-from zset_join.stages.written import read_relation, write_relation
+from zset_join.stages.written import read_fields, read_relation, write_fields, write_relation
 from zset_join.zset import ZSet
 
 __all__ = ["PLAN_FORMAT", "Feed", "PlanSource", "PlanView", "QueryPlan", "SharedIndex", "StageNode", "StateNode"]
 
-PLAN_FORMAT = 3
+PLAN_FORMAT = 4
 """A plan of another format is not read."""
 
 
@@ -111,13 +111,6 @@ class SharedIndex:
     name: str
     columns: tuple[str, ...]  # of the table, by which its rows are found
     readers: tuple[int, ...]  # numbers of the joins
-
-    def to_json(self) -> dict[str, Any]:
-        return {"name": self.name, "columns": list(self.columns), "readers": list(self.readers)}
-
-    @classmethod
-    def from_json(cls, written: Mapping[str, Any]) -> SharedIndex:
-        return cls(written["name"], tuple(written["columns"]), tuple(written["readers"]))
 
 
 @dataclass(frozen=True)
@@ -387,7 +380,7 @@ class QueryPlan:
                 }
                 for node in self.nodes
             ],
-            "shared": [index.to_json() for index in self.shared],
+            "shared": [write_fields(index) for index in self.shared],
             "copies": [list(one) for one in self.copies],
             "state_names": [list(one) for one in self.state_names],
             "keep_state": self.keep_state,
@@ -422,7 +415,7 @@ class QueryPlan:
             sources=tuple(map(PlanSource.from_json, written["sources"])),
             nodes=tuple(nodes),
             views=tuple(PlanView(view["name"], tuple(map(Feed.from_json, view["outputs"]))) for view in written["views"]),
-            shared=tuple(map(SharedIndex.from_json, written["shared"])),
+            shared=tuple(read_fields(SharedIndex, index) for index in written["shared"]),
             copies=tuple((int(number), why) for number, why in written["copies"]),
             state_names=tuple((int(number), name) for number, name in written["state_names"]),
             keep_state=written["keep_state"],

@@ -25,9 +25,8 @@ largest (NULL smallest of all); lists and sets come in ascending order.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.types as pt
@@ -37,7 +36,6 @@ from zset_join.core.key_types import check_key_type, storage_type
 from zset_join.core.nested_types import is_bytes, is_nested
 from zset_join.core.relation import Relation
 from zset_join.expressions import Expression, check
-from zset_join.expressions.written import read_expression, write_expression
 from zset_join.shapes.kept_types import kept_as
 
 __all__ = [
@@ -147,26 +145,6 @@ class AggregateCall:
     def kind(self) -> str:
         """Return the plain name of the function."""
         return FUNCTIONS[self.function]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the call, JSON-ready."""
-        return {
-            "function": self.function,
-            "columns": list(self.columns),
-            "name": self.name,
-            "where": None if self.where is None else write_expression(self.where),
-            "limit": self.limit,
-        }
-
-    @classmethod
-    def from_json(cls, written: Mapping[str, Any]) -> AggregateCall:
-        """Build from the result of `to_json`.
-
-        Raises:
-            PlanError: a call of another version.
-        """
-        where = None if written["where"] is None else read_expression(written["where"])
-        return cls(written["function"], tuple(written["columns"]), name=written["name"], where=where, limit=written["limit"])
 
     def __repr__(self) -> str:
         rest = f" where {self.where!r}" if self.where is not None else ""

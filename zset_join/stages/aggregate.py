@@ -41,7 +41,6 @@ from zset_join.stages.stage import (
     compared_keys,
     register_stage,
 )
-from zset_join.stages.written import read_relation, write_relation
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import DurableOperator
 
@@ -188,15 +187,6 @@ class AggregateStage(Stage):
         where = shown_buckets(buckets, "group") if self.group_by else "in one bucket"
         return [self.title, f"  remembers: {remembers}; {where}"]
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "kind": self.kind,
-            "source": write_relation(self.source),
-            "group_by": list(self.group_by),
-            "calls": [call.to_json() for call in self.calls],
-            "reduces": self.reduces,
-        }
-
 
 @dataclass(frozen=True, eq=False)
 class AggregateRequest(StageRequest):
@@ -259,14 +249,5 @@ def _function_sql(call: AggregateCall, columns: Sequence[str], passing: str, dia
             return f"{kind}({first}){passing}"
 
 
-def _read(fields: Mapping[str, Any]) -> AggregateStage:
-    return AggregateStage(
-        source=read_relation(fields["source"]),
-        group_by=tuple(fields["group_by"]),
-        calls=tuple(AggregateCall.from_json(call) for call in fields["calls"]),
-        reduces=fields["reduces"],
-    )
-
-
-register_stage("aggregate", _read)
+register_stage("aggregate", AggregateStage)
 register_batch_query("aggregate", aggregate_sql)

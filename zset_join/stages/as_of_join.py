@@ -8,13 +8,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import pyarrow.types as pt
 
 from zset_join.core.relation import Relation
 from zset_join.core.shown_values import shown_buckets
-from zset_join.expressions.written import read_expression, write_expression
 from zset_join.operators.timed_join import AsOfJoin
 from zset_join.shapes.as_of_join import AsOfOptions, as_of_relation, as_of_shape
 from zset_join.shapes.version_join import VersionJoinShape
@@ -24,7 +22,6 @@ from zset_join.stages.batch.versions import chosen_rows, equal_keys, has_arrival
 from zset_join.stages.request import InputRows, NamedColumnsRequest
 from zset_join.stages.stage import StageOptions, TableKey, refuse_hybrid, register_stage
 from zset_join.stages.timed_join import TimedJoinStage
-from zset_join.stages.written import read_relation, write_relation
 from zset_join.zset.protocol import DurableOperator
 
 __all__ = ["AsOfJoinStage", "AsOfRequest"]
@@ -89,23 +86,6 @@ class AsOfJoinStage(TimedJoinStage):
             f'  remembers: all rows of "{self.left.name}" and "{self.right.name}"; {where}; nothing is freed by time',
         ]
 
-    def to_json(self) -> dict[str, Any]:
-        options = self.options
-        return {
-            "kind": self.kind,
-            "left": write_relation(self.left),
-            "right": write_relation(self.right),
-            "left_time": options.left_time,
-            "right_time": options.right_time,
-            "op": options.op,
-            "how": options.how,
-            "tie": options.tie,
-            "tolerance": options.tolerance,
-            "residual": None if options.residual is None else write_expression(options.residual),
-            "using": options.using,
-            "output_names": None if options.output_names is None else list(options.output_names),
-        }
-
 
 @dataclass(frozen=True, eq=False)
 class AsOfRequest(NamedColumnsRequest):
@@ -162,23 +142,5 @@ def _as_of(stage: AsOfJoinStage, inputs: Sequence[BatchTable], dialect: Dialect,
     return f"WITH {', '.join(parts)} {query}"
 
 
-def _read(fields: Mapping[str, Any]) -> AsOfJoinStage:
-    return AsOfJoinStage(
-        left=read_relation(fields["left"]),
-        right=read_relation(fields["right"]),
-        options=AsOfOptions(
-            left_time=fields["left_time"],
-            right_time=fields["right_time"],
-            op=fields["op"],
-            how=fields["how"],
-            tie=fields["tie"],
-            tolerance=fields["tolerance"],
-            residual=None if fields["residual"] is None else read_expression(fields["residual"]),
-            using=fields["using"],
-            output_names=None if fields["output_names"] is None else tuple(fields["output_names"]),
-        ),
-    )
-
-
-register_stage("as_of_join", _read)
+register_stage("as_of_join", AsOfJoinStage)
 register_batch_query("as_of_join", as_of_sql, tied=as_of_tied)

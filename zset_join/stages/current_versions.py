@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 from zset_join.core.errors import PlanError
 from zset_join.core.key_types import storage_type
@@ -21,7 +20,6 @@ from zset_join.stages.batch.dialect import Dialect
 from zset_join.stages.batch.tables import BatchScope, BatchTable, column, newest_first, register_batch_query
 from zset_join.stages.request import InputRows, NamedColumnsRequest, VersionsOf
 from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, refuse_hybrid, register_stage
-from zset_join.stages.written import read_relation, write_relation
 from zset_join.zset.protocol import DurableOperator
 
 __all__ = ["CurrentVersionsRequest", "CurrentVersionsStage", "held_versions", "version_columns"]
@@ -111,15 +109,6 @@ class CurrentVersionsStage(Stage):
         future = ", and versions of the future until the processing time reaches them" if self._has_clock else ""
         return [self.title, f"  remembers: {only}{future}; {shown_buckets(buckets, ', '.join(self.key))}"]
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "kind": self.kind,
-            "source": write_relation(self.source),
-            "key": list(self.key),
-            "delete_column": self.delete_column,
-            "hidden": list(self.hidden),
-        }
-
 
 @dataclass(frozen=True)
 class CurrentVersionsRequest(NamedColumnsRequest):
@@ -183,14 +172,5 @@ def held_versions(stage: CurrentVersionsStage, versions: BatchTable, clock: str,
     return f"SELECT * FROM (SELECT *, {place} FROM ({there})) WHERE place = 1 AND {holds}"
 
 
-def _read(fields: Mapping[str, Any]) -> CurrentVersionsStage:
-    return CurrentVersionsStage(
-        source=read_relation(fields["source"]),
-        key=tuple(fields["key"]),
-        delete_column=fields["delete_column"],
-        hidden=tuple(fields["hidden"]),
-    )
-
-
-register_stage("current_versions", _read)
+register_stage("current_versions", CurrentVersionsStage)
 register_batch_query("current_versions", current_sql)

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
 
 from zset_join.core.key_types import storage_type
 from zset_join.core.relation import Relation
@@ -29,7 +28,6 @@ from zset_join.stages.stage import (
     refuse_hybrid,
     register_stage,
 )
-from zset_join.stages.written import read_relation, write_relation
 from zset_join.zset.protocol import DurableOperator
 
 __all__ = ["DedupRequest", "DeduplicateStage"]
@@ -127,16 +125,6 @@ class DeduplicateStage(Stage):
             f"  as the right side of a temporal join: {use}",
         ]
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "kind": self.kind,
-            "source": write_relation(self.source),
-            "keys": list(self.keys),
-            "order_by": list(self.order_by),
-            "keep": self.keep,
-            "n": self.n,
-        }
-
 
 @dataclass(frozen=True, eq=False)
 class DedupRequest(NamedColumnsRequest):
@@ -211,15 +199,5 @@ def _order_of(stage: DeduplicateStage, table: BatchTable) -> list[str]:
     return order
 
 
-def _read(fields: Mapping[str, Any]) -> DeduplicateStage:
-    return DeduplicateStage(
-        source=read_relation(fields["source"]),
-        keys=tuple(fields["keys"]),
-        order_by=tuple(fields["order_by"]),
-        keep=fields["keep"],
-        n=fields["n"],
-    )
-
-
-register_stage("deduplicate", _read)
+register_stage("deduplicate", DeduplicateStage)
 register_batch_query("deduplicate", dedup_sql, tied=dedup_tied)

@@ -18,9 +18,9 @@ import pyarrow as pa
 
 from zset_join.core.relation import Relation
 from zset_join.core.shown_values import shown_buckets
+from zset_join.expressions import Expression
 from zset_join.expressions.rows import plain_column
 from zset_join.expressions.tree import Column, walk
-from zset_join.expressions.written import read_expression, write_expression
 from zset_join.operators.first_load import LoadedJoin
 from zset_join.operators.join import HashJoin
 from zset_join.shapes.join import JoinShape, JoinTerms, join_shape, joined_schema, output_key
@@ -40,7 +40,6 @@ from zset_join.stages.stage import (
     compared_keys,
     register_stage,
 )
-from zset_join.stages.written import read_relation, write_relation
 from zset_join.zset.protocol import DurableOperator
 
 __all__ = ["JoinRequest", "JoinStage"]
@@ -60,7 +59,7 @@ class JoinStage(Stage):
     how: str = "inner"
     null_safe: tuple[bool, ...] = ()  # per key column, True for `<=>`; none: nowhere
     using: bool = False
-    residual: Any = None
+    residual: Expression | None = None
     hidden: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())  # per input, the columns that only order its changes
     row_keys: _RowKeys = (None, None)
 
@@ -253,19 +252,6 @@ class JoinStage(Stage):
             f"  remembers: {', '.join(kept)}{bound}; {shown_buckets(buckets, 'join key')}",
         ]
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "kind": self.kind,
-            "left": write_relation(self.left),
-            "right": write_relation(self.right),
-            "how": self.how,
-            "null_safe": list(self.null_safe),
-            "using": self.using,
-            "residual": None if self.residual is None else write_expression(self.residual),
-            "hidden": [list(names) for names in self.hidden],
-            "row_keys": [None if key is None else list(key) for key in self.row_keys],
-        }
-
     @property
     def shown_columns(self) -> list[tuple[str, tuple[str, str]]]:
         """Return the output columns, each with side and column."""
@@ -369,19 +355,5 @@ def _columns(stage: JoinStage, left: BatchTable, right: BatchTable, dialect: Dia
     return ", ".join(columns)
 
 
-def _read(fields: Mapping[str, Any]) -> JoinStage:
-    left_key, right_key = (None if key is None else tuple(key) for key in fields["row_keys"])
-    return JoinStage(
-        left=read_relation(fields["left"]),
-        right=read_relation(fields["right"]),
-        how=fields["how"],
-        null_safe=tuple(fields["null_safe"]),
-        using=fields["using"],
-        residual=None if fields["residual"] is None else read_expression(fields["residual"]),
-        hidden=(tuple(fields["hidden"][0]), tuple(fields["hidden"][1])),
-        row_keys=(left_key, right_key),
-    )
-
-
-register_stage("join", _read)
+register_stage("join", JoinStage)
 register_batch_query("join", join_sql)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
 from zset_join.changelog.formats import IMAGE
 from zset_join.core.key_types import storage_type
@@ -24,7 +24,6 @@ from zset_join.shapes.latest import latest_rows, without_control
 from zset_join.stages.batch.tables import BatchScope, BatchTable, newest_first, register_batch_query
 from zset_join.stages.request import InputRows, NamedColumnsRequest
 from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, register_stage
-from zset_join.stages.written import read_relation, write_relation
 from zset_join.zset.protocol import DurableOperator
 
 __all__ = ["LatestRequest", "LatestStage", "latest_changes"]
@@ -103,9 +102,6 @@ class LatestStage(Stage):
             f"  remembers: every live row; {shown_buckets(buckets, 'primary key')}",
         ]
 
-    def to_json(self) -> dict[str, Any]:
-        return {"kind": self.kind, "source": write_relation(self.source), "hidden": list(self.hidden), "control": self.control}
-
 
 @dataclass(frozen=True, eq=False)
 class LatestRequest(NamedColumnsRequest):
@@ -154,9 +150,5 @@ def latest_changes(stage: LatestStage, table: BatchTable) -> str:
     return "\nUNION ALL\n".join(sides)
 
 
-def _read(written: Mapping[str, Any]) -> LatestStage:
-    return LatestStage(source=read_relation(written["source"]), hidden=tuple(written["hidden"]), control=written.get("control"))
-
-
-register_stage("latest", _read)
+register_stage("latest", LatestStage)
 register_batch_query("latest", latest_sql)

@@ -7,11 +7,12 @@ back equal.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from zset_join.core.options import BufferLimit, HotBudget
 from zset_join.stages.stage import Stage, StageOptions
+from zset_join.stages.written import read_fields, write_fields
 
 __all__ = ["OwnOptions", "own_of"]
 
@@ -45,17 +46,11 @@ class OwnOptions:
         return f"options of its own: {'; '.join(facts)}"
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return write_fields(self)
 
     @classmethod
     def from_json(cls, written: Mapping[str, Any]) -> Self:
-        budgets = {name: written[name] for name in ("hot_budget", "table_budget")}
-        return cls(
-            tombstone_retention_seconds=written["tombstone_retention_seconds"],
-            buffer_limit=BufferLimit(**written["buffer_limit"]),
-            hot_budget=None if budgets["hot_budget"] is None else HotBudget(**budgets["hot_budget"]),
-            table_budget=None if budgets["table_budget"] is None else HotBudget(**budgets["table_budget"]),
-        )
+        return read_fields(cls, written)
 
 
 def own_of(options: StageOptions) -> OwnOptions:

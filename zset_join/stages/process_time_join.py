@@ -15,8 +15,7 @@ import pyarrow as pa
 from zset_join.core.errors import PlanError
 from zset_join.core.relation import Relation
 from zset_join.core.shown_values import shown_buckets
-from zset_join.expressions import references
-from zset_join.expressions.written import read_expression, write_expression
+from zset_join.expressions import Expression, references
 from zset_join.operators.process_time_join import ProcessTimeJoin
 from zset_join.shapes.join import joined_schema
 from zset_join.shapes.lookup import LookupShape, ProcessTimeTerms, process_time_relation
@@ -38,7 +37,6 @@ from zset_join.stages.stage import (
     refuse_hybrid,
     register_stage,
 )
-from zset_join.stages.written import read_relation, write_relation
 from zset_join.zset.protocol import DurableOperator
 
 __all__ = ["ProcessTimeJoinRequest", "ProcessTimeJoinStage"]
@@ -54,7 +52,7 @@ class ProcessTimeJoinStage(Stage):
     snapshot: str = "current"
     null_safe: tuple[bool, ...] = ()  # per key column, True for `<=>`; none: nowhere
     using: bool = False
-    residual: Any = None
+    residual: Expression | None = None
     hidden: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())  # per input, the columns that only order its changes
     index: str | None = None  # the declared index of the right table that is looked up in
     find_by: tuple[str, ...] = ()  # the columns of that index, part of the right key; none: the whole key
@@ -200,21 +198,6 @@ class ProcessTimeJoinStage(Stage):
             f'  remembers: {kept}; live rows of "{right}" with a complete key; {where}',
         ]
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "kind": self.kind,
-            "left": write_relation(self.left),
-            "right": write_relation(self.right),
-            "how": self.how,
-            "snapshot": self.snapshot,
-            "null_safe": list(self.null_safe),
-            "using": self.using,
-            "residual": None if self.residual is None else write_expression(self.residual),
-            "hidden": [list(names) for names in self.hidden],
-            "index": self.index,
-            "find_by": list(self.find_by),
-        }
-
 
 @dataclass(frozen=True, eq=False)
 class ProcessTimeJoinRequest(NamedColumnsRequest, KeyedJoinRequest):
@@ -320,21 +303,5 @@ def _shown(stage: ProcessTimeJoinStage, left: BatchTable, right: BatchTable) -> 
     return ", ".join(columns)
 
 
-def _read(fields: Mapping[str, Any]) -> ProcessTimeJoinStage:
-    left, right = fields["hidden"]
-    return ProcessTimeJoinStage(
-        left=read_relation(fields["left"]),
-        right=read_relation(fields["right"]),
-        how=fields["how"],
-        snapshot=fields["snapshot"],
-        null_safe=tuple(fields["null_safe"]),
-        using=fields["using"],
-        residual=None if fields["residual"] is None else read_expression(fields["residual"]),
-        hidden=(tuple(left), tuple(right)),
-        index=fields["index"],
-        find_by=tuple(fields["find_by"]),
-    )
-
-
-register_stage("process_time_join", _read)
+register_stage("process_time_join", ProcessTimeJoinStage)
 register_batch_query("process_time_join", process_time_sql)

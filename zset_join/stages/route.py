@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
 from zset_join.core.key_types import storage_type
 from zset_join.core.relation import Relation
@@ -18,7 +18,6 @@ from zset_join.operators.upsert_table import Route
 from zset_join.stages.batch.tables import register_batch_query, same_rows
 from zset_join.stages.request import InputRows, StageRequest
 from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, register_stage
-from zset_join.stages.written import read_relation, write_relation
 from zset_join.zset.protocol import DurableOperator
 
 __all__ = ["RouteRequest", "RouteStage"]
@@ -89,9 +88,6 @@ class RouteStage(Stage):
             f'  remembers: primary key -> {kept}, one entry per key of "{self.source.name}"',
         ]
 
-    def to_json(self) -> dict[str, Any]:
-        return {"kind": self.kind, "source": write_relation(self.source)}
-
 
 @dataclass(frozen=True, eq=False)
 class RouteRequest(StageRequest):
@@ -106,9 +102,5 @@ class RouteRequest(StageRequest):
         return RouteStage(source=replace(inputs[0].relation, join_key=self.key))
 
 
-def _read(fields: Mapping[str, Any]) -> RouteStage:
-    return RouteStage(source=read_relation(fields["source"]))
-
-
-register_stage("route", _read)
+register_stage("route", RouteStage)
 register_batch_query("route", same_rows)

@@ -29,6 +29,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import pyarrow as pa
@@ -41,6 +42,7 @@ from zset_join.expressions import references
 from zset_join.shapes.join import JoinShape
 from zset_join.shapes.kept_types import NULL_KEYS, NullKeys
 from zset_join.shapes.operator_options import OperatorOptions
+from zset_join.stages.written import read_fields, write_fields
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import DurableOperator
 
@@ -382,7 +384,7 @@ class Stage(Protocol):
 
     def to_json(self) -> dict[str, Any]:
         """Return everything about it, JSON-ready, with its `kind`."""
-        ...
+        return {"kind": self.kind, **write_fields(self)}
 
 
 class EquiJoin(Stage, Protocol):
@@ -479,9 +481,9 @@ def _summed(metadata: Sequence[Mapping[bytes, bytes]]) -> dict[bytes, bytes]:
 _readers: dict[str, Callable[[Mapping[str, Any]], Stage]] = {}
 
 
-def register_stage(kind: str, read: Callable[[Mapping[str, Any]], Stage]) -> None:
-    """Let `read_stage` build stages of a kind from their JSON."""
-    _readers[kind] = read
+def register_stage(kind: str, read: type[Stage] | Callable[[Mapping[str, Any]], Stage]) -> None:
+    """Let `read_stage` build stages of a kind from their JSON: by the fields of a class, or by a function."""
+    _readers[kind] = partial(read_fields, read) if isinstance(read, type) else read
 
 
 def read_stage(fields: Mapping[str, Any]) -> Stage:

@@ -14,7 +14,7 @@ from zset_join.core.errors import PlanError
 from zset_join.core.relation import Relation
 from zset_join.core.shown_values import shown_buckets
 from zset_join.expressions import Expression
-from zset_join.expressions.written import read_expression, write_expression
+from zset_join.expressions.written import write_expression
 from zset_join.kernels.time.runs import ENTRY
 from zset_join.operators.timed_join import TemporalJoin
 from zset_join.shapes.temporal_join import TemporalOptions, temporal_relation, temporal_shape
@@ -31,7 +31,6 @@ from zset_join.stages.stage import (
     register_stage,
 )
 from zset_join.stages.timed_join import TimedJoinStage
-from zset_join.stages.written import read_relation, write_relation
 from zset_join.zset.protocol import DurableOperator
 from zset_join.zset.row_layout import RowLayout
 
@@ -184,26 +183,6 @@ class TemporalJoinStage(TimedJoinStage):
         kept = (self.left, self.right)
         sizes = [RowLayout(one.schema, sequence_words=2).stride + ENTRY for one in kept]
         return ", ".join(f'{size} per row of "{one.name}"' for one, size in zip(kept, sizes, strict=True)) + ", and long texts"
-
-    def to_json(self) -> dict[str, Any]:
-        options = self.options
-        return {
-            "kind": self.kind,
-            "left": write_relation(self.left),
-            "right": write_relation(self.right),
-            "is_change_time": self.is_change_time,
-            "index": self.index,
-            "how": options.how,
-            "emit": options.emit,
-            "late": options.late,
-            "keep_probe_for": options.keep_probe_for,
-            "max_watermark_jump": options.max_watermark_jump,
-            "delete_column": options.delete_column,
-            "residual": _written(options.residual),
-            "using": options.using,
-            "output_names": None if options.output_names is None else list(options.output_names),
-            "hidden": [list(names) for names in options.hidden],
-        }
 
 
 def _written(residual: Expression | None) -> Any:
@@ -406,26 +385,5 @@ def _marks(stage: TemporalJoinStage, left: BatchTable, right: BatchTable, scope:
     ]
 
 
-def _read(fields: Mapping[str, Any]) -> TemporalJoinStage:
-    return TemporalJoinStage(
-        left=read_relation(fields["left"]),
-        right=read_relation(fields["right"]),
-        is_change_time=fields["is_change_time"],
-        index=fields["index"],
-        options=TemporalOptions(
-            how=fields["how"],
-            emit=fields["emit"],
-            late=fields["late"],
-            keep_probe_for=fields["keep_probe_for"],
-            max_watermark_jump=fields["max_watermark_jump"],
-            delete_column=fields["delete_column"],
-            residual=None if fields["residual"] is None else read_expression(fields["residual"]),
-            using=fields["using"],
-            output_names=None if fields["output_names"] is None else tuple(fields["output_names"]),
-            hidden=(tuple(fields["hidden"][0]), tuple(fields["hidden"][1])),
-        ),
-    )
-
-
-register_stage("temporal_join", _read)
+register_stage("temporal_join", TemporalJoinStage)
 register_batch_query("temporal_join", temporal_sql, tied=temporal_tied)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
 import pyarrow as pa
 import pyarrow.types as pt
@@ -23,7 +23,6 @@ from zset_join.operators.stateless import Unchanged
 from zset_join.stages.batch.tables import register_batch_query, same_rows
 from zset_join.stages.request import InputRows, StageRequest, shown_only
 from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, register_stage
-from zset_join.stages.written import read_relation, write_relation
 from zset_join.zset.protocol import DurableOperator
 
 __all__ = ["UnchangedRequest", "UnchangedStage"]
@@ -90,10 +89,6 @@ class UnchangedStage(Stage):
         counted = f"every distinct row with its copies; {shown_buckets(buckets, 'row')}"
         return [f'Rows of "{self.source.name}"', f"  remembers: {counted if self.counts else 'nothing'}"]
 
-    def to_json(self) -> dict[str, Any]:
-        more = {"counts": True} if self.counts else {}
-        return {"kind": self.kind, "source": write_relation(self.source), **more}
-
 
 def _is_nested(kind: pa.DataType) -> bool:
     return bool(pt.is_nested(kind))
@@ -110,9 +105,5 @@ class UnchangedRequest(StageRequest):
         return UnchangedStage(source=source, counts=self.counts)
 
 
-def _read(written: Mapping[str, Any]) -> UnchangedStage:
-    return UnchangedStage(source=read_relation(written["source"]), counts=written.get("counts", False))
-
-
-register_stage("unchanged", _read)
+register_stage("unchanged", UnchangedStage)
 register_batch_query("unchanged", same_rows)

@@ -1,6 +1,7 @@
-"""Schemas and relations as JSON and back, for stages and plans that are written down.
+"""Stages, plans and what they are made of as JSON and back, by the fields of their classes.
 
-The law: what is read is what was written. A schema is kept as Arrow's own bytes in base64, so every type comes back exactly.
+The law: what is read is what was written. A schema is kept as Arrow's own bytes in base64, so every type comes back exactly;
+an expression as `expressions.written` has it. Fields that do not count in a comparison are not written.
 Stages that differ in names of relations alone, or in columns, have the same `text_of` without these.
 """
 
@@ -9,13 +10,65 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Collection, Mapping
-from typing import Any
+from dataclasses import fields, is_dataclass
+from typing import Any, TypeVar
 
+import msgspec
 import pyarrow as pa
 
+from zset_join.core.errors import PlanError
 from zset_join.core.relation import Relation
+from zset_join.expressions import Expression
+from zset_join.expressions.written import read_expression, write_expression
 
-__all__ = ["read_relation", "read_schema", "text_of", "words_of", "write_relation", "write_schema"]
+__all__ = [
+    "read_fields",
+    "read_relation",
+    "read_schema",
+    "text_of",
+    "words_of",
+    "write_fields",
+    "write_relation",
+    "write_schema",
+]
+
+_T = TypeVar("_T")
+
+
+def write_fields(value: Any) -> dict[str, Any]:
+    """Return a dataclass as something JSON-ready: its fields by name."""
+    return {one.name: _written(getattr(value, one.name)) for one in fields(value) if one.compare}
+
+
+def read_fields(kind: type[_T], written: Any) -> _T:
+    """Build a dataclass from what `write_fields` gave; other words in it are left out.
+
+    >>> orders = Relation(name="orders", schema=pa.schema({"id": pa.int64()}), primary_key=("id",), mode="upsert")
+    >>> read_fields(Relation, write_fields(orders)) == orders
+    True
+    """
+    try:
+        return msgspec.convert(written, kind, dec_hook=_read)
+    except msgspec.ValidationError as error:
+        raise PlanError(
+            f"a {kind.__name__} of a plan cannot be read: {error}. Use the version of the library that wrote it.",
+            code="PLAN_FORMAT",
+            kind=kind.__name__,
+        ) from error
+
+
+def _written(value: Any) -> Any:
+    if isinstance(value, Expression):
+        return write_expression(value)
+    if isinstance(value, pa.Schema):
+        return write_schema(value)
+    if isinstance(value, tuple | list):
+        return [_written(one) for one in value]
+    return write_fields(value) if is_dataclass(value) else value
+
+
+def _read(kind: type, written: Any) -> Any:
+    return read_schema(written) if kind is pa.Schema else read_expression(written)
 
 
 def write_schema(schema: pa.Schema) -> str:
@@ -34,35 +87,12 @@ def read_schema(text: str) -> pa.Schema:
 
 def write_relation(relation: Relation) -> dict[str, Any]:
     """Return a relation as something JSON-ready."""
-    return {
-        "name": relation.name,
-        "columns": write_schema(relation.schema),
-        "join_key": list(relation.join_key),
-        "primary_key": list(relation.primary_key),
-        "sequence_by": list(relation.sequence_by),
-        "mode": relation.mode,
-        "event_time": relation.event_time,
-        "watermark_delay": relation.watermark_delay,
-    }
+    return write_fields(relation)
 
 
 def read_relation(written: Mapping[str, Any]) -> Relation:
-    """Build from what `write_relation` gave.
-
-    >>> orders = Relation(name="orders", schema=pa.schema({"id": pa.int64()}), primary_key=("id",), mode="upsert")
-    >>> read_relation(write_relation(orders)) == orders
-    True
-    """
-    return Relation(
-        name=written["name"],
-        schema=read_schema(written["columns"]),
-        join_key=tuple(written["join_key"]),
-        primary_key=tuple(written["primary_key"]),
-        sequence_by=tuple(written["sequence_by"]),
-        mode=written["mode"],
-        event_time=written["event_time"],
-        watermark_delay=written["watermark_delay"],
-    )
+    """Build from what `write_relation` gave."""
+    return read_fields(Relation, written)
 
 
 def text_of(written: Any, *, names: bool = False, without: Collection[str] = ()) -> str:
@@ -79,7 +109,7 @@ def words_of(written: Any) -> set[str]:
     if isinstance(written, str):
         return {written}
     if isinstance(written, dict):
-        skipped = {"name", "columns"} if _is_relation(written) else set()
+        skipped = {"name", "schema"} if _is_relation(written) else set()
         return {word for key, inner in written.items() if key not in skipped for word in words_of(inner)}
     return {word for one in written for word in words_of(one)} if isinstance(written, list | tuple) else set()
 
@@ -93,10 +123,10 @@ def _unnamed(written: Any, names: bool, without: Collection[str]) -> Any:
     is_relation = _is_relation(written)
     kept = {key: _unnamed(one, names, without) for key, one in written.items() if names or not (is_relation and key == "name")}
     if is_relation and without:
-        schema = read_schema(written["columns"])
-        kept["columns"] = write_schema(pa.schema([field for field in schema if field.name not in without]))
+        schema = read_schema(written["schema"])
+        kept["schema"] = write_schema(pa.schema([field for field in schema if field.name not in without]))
     return kept
 
 
 def _is_relation(written: dict[str, Any]) -> bool:
-    return {"name", "columns", "join_key"} <= written.keys()
+    return {"name", "schema", "join_key"} <= written.keys()
