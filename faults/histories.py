@@ -126,7 +126,8 @@ class History:
     def build_join(self, directory: str | None) -> HashJoin | Aggregate:
         """Make the join of one bucket; a routed side arrives without its sequence, which the route has settled."""
         behind = [
-            Route(relation).output if needed else relation for relation, needed in zip(self.relations, self.routed, strict=True)
+            replace(Route(relation).output, sequence_by=()) if needed else relation
+            for relation, needed in zip(self.relations, self.routed, strict=True)
         ]
         residual = left("s") <= right("s") if self.judged else None
         if self.is_loaded_in_parts:

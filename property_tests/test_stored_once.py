@@ -38,19 +38,13 @@ def test_readers_of_one_table_answer_what_each_answers_alone(tmp_path: Path, las
     assert rows > 10
 
 
-_passes, _list, _absorb, _follow = filters._Shape.passes, Latest._list, SideState.absorb, SideState.follow
+_passes, _list, _follow = filters._Shape.passes, Latest._list, SideState.follow
 _live_refs, _hold_with, _resume = SideState.live_refs, SideState.hold_with, SideState._resume
 
 
 def _by_first(shape: Any, *given: Any) -> Any:
     passes = _passes(shape, *given)
     return np.array(np.broadcast_to(passes[:1], passes.shape))
-
-
-def _written_by_all(side: Any, prepared: Any, watermark: Any) -> None:
-    owner, side._owner = side._owner, None
-    _absorb(side, prepared, watermark)
-    side._owner = owner
 
 
 def _without_null_keys(side: Any, other: Any) -> None:
@@ -81,7 +75,6 @@ BUGS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "parts of any condition are the same": (share_nodes, "_is_same", lambda one, other: True),
     "all literals are those of the first reader": (filters._Shape, "passes", _by_first),
     "rows reach the first view alone": (Engine, "_reached", lambda engine, known: list(engine._views)[:1]),
-    "what follows writes as well": (SideState, "absorb", _written_by_all),
     "a table that a join writes lacks rows without a key": (SideState, "follow", _without_null_keys),
     "a join finds rows by the key of another one": (SideState, "can_follow", lambda one, other: True),
     "a table lists all rows but the first": (Latest, "_list", _without_the_first),
