@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 
 
 def test_a_driver_killed_before_and_between_outputs_gives_every_one_its_epochs_once(tmp_path: Path) -> None:
-    tally, moments = Tally(), ("between-2@0", "before-commit@1")
+    tally, moments = Tally(), ("between-2@1", "before-commit@2")
 
     outputs(tmp_path, tally, epochs=3, moments=moments, seed=12, execution="driver")
 

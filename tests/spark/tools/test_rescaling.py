@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -73,9 +72,6 @@ def test_the_answers_stay_those_of_sparks_batch_join(
     assert query.lastProgress["join"]["state"]["buckets"] <= 5  # type: ignore[index]
     assert stored_buckets(location) == 5
     assert unchanged
-    commits = sorted((tmp_path / "checkpoint" / "zset" / "commits").glob("*.json"))
-    formats = [json.loads(path.read_bytes())["format"] for path in commits]  # the old form, until something was rescaled
-    assert formats == [4, *[5] * (len(formats) - 1)]
 
 
 def check_failures(location: str) -> bool:

@@ -48,6 +48,7 @@ from zset_join.core.shown_values import counted
 from zset_join.core.tick import Tick
 from zset_join.runners.spark.driver.choosing import stored_mode
 from zset_join.runners.spark.driver.moved_tables import MovedTables, StateTables, stages_by_name
+from zset_join.runners.spark.driver.on_server import once_free
 from zset_join.runners.spark.epoch.offsets import is_completed
 from zset_join.stages import StageOptions
 from zset_join.state.rows.hash_seed import seed_of_query
@@ -113,7 +114,8 @@ def move(checkpoint: str | Path, *, execution: str, local_state_dir: str | None 
     if before == execution:
         last = committed.last
         return MoveReport(before=before, execution=execution, epoch=None if last is None else last.epoch, rows=0)
-    owner = Ownership.claim(checkpoint_folder(location), query_id)
+    # A server of Connect may still close what its last query held.
+    owner = once_free(lambda: Ownership.claim(checkpoint_folder(location), query_id))
     try:
         opened = Checkpoint(
             location,
