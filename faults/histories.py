@@ -125,10 +125,8 @@ class History:
 
     def build_join(self, directory: str | None) -> HashJoin | Aggregate:
         """Make the join of one bucket; a routed side arrives without its sequence, which the route has settled."""
-        behind = [
-            replace(Route(relation).output, sequence_by=()) if needed else relation
-            for relation, needed in zip(self.relations, self.routed, strict=True)
-        ]
+        sides = zip(self.relations, self.routed, strict=True)
+        behind = [replace(Route(one).output, sequence_by=()) if is_routed else one for one, is_routed in sides]
         residual = left("s") <= right("s") if self.judged else None
         if self.is_loaded_in_parts:
             return LoadedJoin(behind[0], behind[1], self.how, options=replace(self._options(directory), part_changes=1))

@@ -327,14 +327,14 @@ class Route(UpsertTable):
         schema, rows = self.output.schema, conform(delta.rows, self.inputs[0])
         deciding = prepared.last_of[: prepared.entries]
         # Rows that go are listed in the order of their keys, each of which was found once.
-        ending = (
-            deciding[np.isin(prepared.arrays.line(D_FOUND)[: prepared.entries], numbers)] if len(self._sequence) else numbers
-        )
+        found = prepared.arrays.line(D_FOUND)[: prepared.entries]
+        ending = deciding[np.isin(found, numbers)] if self._sequence else numbers
         begin = 0
         for keys in self._in_chunks(prepared, old, self._key_plan):
             by_name = dict(zip(self._keys, keys, strict=True))
             count = len(keys[0])
-            by_name |= _columns(take_rows(rows.select(self._sequence), ending[begin : begin + count]))
+            ended = take_rows(rows.select(self._sequence), ending[begin : begin + count])
+            by_name |= dict(zip(self._sequence, ended.columns, strict=True))
             columns = [by_name[field.name] if field.name in by_name else pa.nulls(count, field.type) for field in schema]
             yield ZSet(pa.RecordBatch.from_arrays(columns, schema=schema), np.full(count, -1, np.int64))
             begin += count
@@ -344,7 +344,3 @@ class Route(UpsertTable):
         for begin in range(0, len(upserts), self._chunk_rows):
             taken = take_rows(rows, upserts[begin : begin + self._chunk_rows])
             yield ZSet(pa.RecordBatch.from_arrays(taken.columns, schema=schema), np.ones(taken.num_rows, np.int64))
-
-
-def _columns(rows: pa.RecordBatch) -> dict[str, pa.Array]:
-    return dict(zip(rows.schema.names, rows.columns, strict=True))
