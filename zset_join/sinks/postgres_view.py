@@ -151,7 +151,9 @@ class PostgresViewSink(TransactionalTable):
                 )
 
     def _attach(self) -> None:
-        self._connection = psycopg.connect(self._conninfo, application_name=f"zset_join {self.table}"[:63])
+        # Without autocommit a SELECT between two epochs begins a transaction, and those of epochs are parts of it.
+        named = f"zset_join {self.table}"[:63]
+        self._connection = psycopg.connect(self._conninfo, application_name=named, autocommit=True)
         info = self._connection.info
         self._database = ("postgres", info.host, info.port, info.dbname, info.user)
         super()._attach()
