@@ -164,7 +164,7 @@ def test_another_form_is_refused(kafka: KafkaBroker, topic: str) -> None:
     sink.write(0, changes((1, "a", 1)))
     sink.close()
 
-    with pytest.raises(SinkError, match="was made with form=.upsert."):
+    with pytest.raises(SinkError, match=r"was made with form=.upsert."):
         opened(kafka, topic, "weight")
 
 
