@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TypeVar
 
 import pyarrow as pa
@@ -263,7 +264,7 @@ class Evolution:
         for state in self._rebuilt:
             for number in state.readers:
                 self._new.check_stage(number)
-        for name, status in self._statuses().items():
+        for name, status in self._statuses.items():
             if status in ("changed", "added"):
                 view = self.plan.view(name)
                 self._new.check(view.feeds, self.plan.output_of(name), f'view "{name}"')
@@ -273,6 +274,7 @@ class Evolution:
 
     # ---------------------------------------------------------------- what differs
 
+    @cached_property
     def _statuses(self) -> dict[str, str]:
         """Return by name the fate of the views of both plans, by the plans alone."""
         before = {view.name: self._before.text(view.feeds) for view in self.origin.plan.views}
@@ -319,7 +321,7 @@ class Evolution:
         return adds_columns(*(plan.output_of(name).schema for plan in (self.origin.plan, self.plan)))
 
     def is_unchanged(self, name: str) -> bool:
-        return self._statuses()[name] == "unchanged"
+        return self._statuses[name] == "unchanged"
 
     def _same_columns(self, name: str) -> bool:
         return bool(self.origin.plan.output_of(name).schema.equals(self.plan.output_of(name).schema))
@@ -330,7 +332,7 @@ class Evolution:
 
     def diff(self) -> PlanDiff:
         """Return how the answers of the new plan differ, and the stages built for it."""
-        views = {name: self._view_diff(name, status) for name, status in self._statuses().items()}
+        views = {name: self._view_diff(name, status) for name, status in self._statuses.items()}
         one, built = self.origin, self._rebuilt
         names = {state.number: state.name for state in self.plan.states}
         used = set(self.kept.values())

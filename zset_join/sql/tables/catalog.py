@@ -130,7 +130,7 @@ class Table:
             return appends(self.name, self.schema, keys=self.primary_key, watermark=watermark)
         if self.delta_column is not None and not self.primary_key:
             return changes(self.name, self.schema, weight_column=self.delta_column, watermark=watermark)
-        deletes = None
+        deletes, hides = None, tuple(self.hidden.names)
         if self.delta_column is not None:
             from zset_join.expressions import col
 

@@ -15,14 +15,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from zset_join.core.errors import SqlError
+from zset_join.core.relation import Relation
 from zset_join.plan.tree import Operate
 from zset_join.query.reading import Reading
 from zset_join.runners.local.pipeline import Pipeline
 from zset_join.runners.local.prepared import PreparedEpoch
 from zset_join.sql.tables.bound import BoundQuery
 from zset_join.sql.tables.catalog import Table
+from zset_join.sql.tables.query_view import QueryView
 from zset_join.sql.tables.settings import idle_timeout
-from zset_join.sql.tables.view_groups import GroupView
 from zset_join.stages.aggregate import AggregateRequest
 from zset_join.zset import ZSet
 
@@ -162,23 +163,30 @@ class Running:
     Args:
         name: its name.
         query: the query.
-        pipeline: of this query alone, or a view of a shared one.
+        pipeline: its view among those of the session's pipeline.
         output: called with every delta, or None.
         writer: writes its deltas into a table of the session; None where it writes elsewhere, or nowhere.
 
     Attributes:
-        is_paused: whether it receives no changes until RESUME.
-        since: in a directory, the epoch at which it came, where its tables had rows.
+        since: the epoch at which it came, where its tables had rows.
+        held: while it is paused, the source that has its place in the pipeline.
+        is_restored: it was present when the session was opened, and nobody has started it again.
     """
 
     name: str
     query: Query
-    pipeline: Pipeline | GroupView
+    pipeline: QueryView
     output: Callable[[ZSet], None] | None = None
     writer: TableOutput | None = None
     deltas: deque[ZSet] = field(default_factory=lambda: deque(maxlen=_KEPT_EPOCHS))
-    is_paused: bool = False
     since: int = 0
+    held: Relation | None = None
+    is_restored: bool = False
+
+    @property
+    def is_paused(self) -> bool:
+        """Return whether it receives no changes until RESUME."""
+        return self.held is not None
 
     @property
     def writes(self) -> str | None:
@@ -192,16 +200,16 @@ class Running:
 
     @property
     def whole(self) -> Pipeline[Any]:
-        """Return the pipeline that answers it, perhaps among others."""
-        return self.pipeline.whole if isinstance(self.pipeline, GroupView) else self.pipeline
+        """Return the pipeline that answers it among others."""
+        return self.pipeline.whole
 
     def seen(self) -> Callable[[], pa.Table]:
         """Return a reader of the present contents; usable from any thread, unaffected by later changes."""
-        return self.pipeline.seen() if isinstance(self.pipeline, GroupView) else self.pipeline.snapshot().table
+        return self.pipeline.seen()
 
     def answer_in(self, prepared: PreparedEpoch) -> ZSet:
         """Return its own answer of an epoch of that pipeline."""
-        return self.pipeline.answer_of(prepared.answers) if isinstance(self.pipeline, GroupView) else prepared.delta
+        return prepared.answers[self.name]
 
     @property
     def retracts(self) -> bool:
