@@ -241,7 +241,8 @@ class ChangelogOutput(ChangesOfSinks):
         letters = DeadLetters(
             directory=self.dead_letter_path, query_id=query_id, names=(self.describe(),), schemas=(relation.schema,)
         )
-        self.parts = FittingParts(ChangelogParts(self._directory), self.describe(), letters if self.quarantines else None)
+        writer = self.parts.writer if isinstance(self.parts, FittingParts) else self.parts  # opened again: the same writer
+        self.parts = FittingParts(writer, self.describe(), letters if self.quarantines else None)
 
     def has(self, record: CommitRecord) -> bool:
         return self._sink.has(record.epoch, record.link)

@@ -4,9 +4,8 @@ A task does not send its answer through Spark; it writes a part file and reports
 the attempts that won, so the answer is computed once, is durable enough to be given out again, and a twin attempt leaves
 nothing but a file that nobody lists.
 
-`ArrowParts` are for outputs on the driver, `ParquetParts` for a user's function on a DataFrame, `ChangelogParts` are
-the files of a changelog themselves. Parts of the first two are not synced: when they are lost, the epoch is
-answered again from the same state.
+`ArrowParts` are for outputs on the driver, `ParquetParts` for a user's function on a DataFrame, `ChangelogParts` are the files
+of a changelog. Parts of the first two are not synced: when they are lost, the epoch is answered again from the same state.
 """
 
 from __future__ import annotations
