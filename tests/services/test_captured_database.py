@@ -177,9 +177,12 @@ def test_tables_that_were_read_while_they_changed_and_their_streams_miss_nothing
 def test_a_column_that_is_added_while_a_pipeline_follows_is_null_in_the_rows_before(
     captured: None, tmp_path: Path, postgres: PostgresServer, kafka: KafkaBroker
 ) -> None:
-    def followed(columns: dict[str, pa.DataType], last: int, statement: str) -> list[tuple[Any, ...]]:
+    before = {"id": pa.int64(), "name": pa.string(), "city": pa.string()}
+    customers = records("customers", "debezium-json", before, keys="id")
+    with_points = records("customers", "debezium-json", {**before, "points": pa.int32()}, keys="id")
+
+    def followed(table: View, last: int, statement: str) -> list[tuple[Any, ...]]:
         postgres.execute(statement)
-        table = records("customers", "debezium-json", columns, keys="id")
         source = KafkaSource({"bootstrap.servers": kafka.servers}, "shop.public.customers")
         with Pipeline(table, tmp_path / "altered") as pipeline:
             for _ in range(30):
@@ -189,8 +192,7 @@ def test_a_column_that_is_added_while_a_pipeline_follows_is_null_in_the_rows_bef
                     return rows
         raise AssertionError("the last row did not come")
 
-    before = {"id": pa.int64(), "name": pa.string(), "city": pa.string()}
-    assert followed(before, 77, "INSERT INTO customers VALUES (77, 'a', 'Rome')") == [
+    assert followed(customers, 77, "INSERT INTO customers VALUES (77, 'a', 'Rome')") == [
         (19, "c19", "city1"),
         (20, "c20", "city2"),
         (77, "a", "Rome"),
@@ -200,6 +202,8 @@ def test_a_column_that_is_added_while_a_pipeline_follows_is_null_in_the_rows_bef
         "UPDATE customers SET name = 'touched' WHERE id = 19",
         "DELETE FROM customers WHERE id = 77",
     )
-    after = followed({**before, "points": pa.int32()}, 78, "INSERT INTO customers VALUES (78, 'b', NULL, NULL)")
+    with Pipeline(customers, tmp_path / "altered") as pipeline:
+        pipeline.evolve(with_points)
+    after = followed(with_points, 78, "INSERT INTO customers VALUES (78, 'b', NULL, NULL)")
     assert after[0] == (19, "touched", "city1", 3)
     assert after[1] == (20, "c20", "city2", None)
