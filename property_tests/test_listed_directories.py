@@ -213,7 +213,7 @@ def test_a_view_is_listed_once_its_state_has_no_budget_any_more(tmp_path: Path) 
     views = {"counts": rows.groupBy("k").count()}
     with LITTLE, Pipeline(views, tmp_path, options=budgets) as pipeline:
         pipeline.step({"rows": {"id": list(range(9)), "k": [number % 5 for number in range(9)]}})
-        pipeline.evolve(views, options=StageOptions())
+    with LITTLE, Pipeline(views, tmp_path) as pipeline:
         for number in range(9, 30):
             pipeline.step({"rows": [{"id": number, "k": number % 5}, {"id": number - 9, "k": 7}]})
         assert (pipeline._contents or {})["counts"]._consolidated is None

@@ -49,7 +49,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from zset_join.core.errors import OptionError, PlanError, ZsetJoinError
 from zset_join.core.extras import needed_for, raising_interrupts
 from zset_join.storage.full_disk import no_epoch, reporting_full_disk
-from zset_join.tools.change_options import add_change_options, add_column_options, column_words, reread_places
+from zset_join.tools.change_options import add_change_options, add_column_options, change_terms
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -416,8 +416,8 @@ def _position(options: argparse.Namespace) -> int:
 
 
 def _diff(options: argparse.Namespace) -> int:
-    words = {"words": column_words(options), "reread": reread_places(options), "as_now": options.as_now}
-    diff = _diff_of(options.directory, options.program, options.dialect, options.lease_seconds, **words)
+    terms = change_terms(options)
+    diff = _diff_of(options.directory, options.program, options.dialect, options.lease_seconds, terms=terms)
     if options.all is not None:
         diff.write_parquet(options.all)
     _print_line(diff.to_markdown() if options.markdown else diff)
@@ -430,15 +430,9 @@ def _evolve(options: argparse.Namespace) -> int:
     if options.program is None:
         diff = undo_wherever(options.directory, lambda: _session(None), new_tables=options.new_table)
     else:
-        query, words = _other_query(options.directory, options.program, options.dialect), column_words(options)
-        given = {
-            "words": words,
-            "reread": reread_places(options),
-            "as_now": options.as_now,
-            "new_tables": options.new_table,
-            "undo_epochs": options.undo_epochs,
-        }
-        diff = evolve_wherever(options.directory, query, **given)
+        query = _other_query(options.directory, options.program, options.dialect)
+        given = {"new_tables": options.new_table, "undo_epochs": options.undo_epochs}
+        diff = evolve_wherever(options.directory, query, terms=change_terms(options), **given)
     _print_line(diff)
     at = "before its first epoch" if diff.taken is None else f"in epoch {diff.taken}"
     _print_line(f"changed {at}; start it with the new query: its outputs get the difference")
@@ -505,15 +499,15 @@ def _console(options: argparse.Namespace) -> int:
     return serve_console(options, diff=diff, run=_replay_in_pipeline, print_line=_print_line)
 
 
-def _diff_of(checkpoint: str, program: str, dialect: str, lease_seconds: float, **words: Any) -> Any:
+def _diff_of(checkpoint: str, program: str, dialect: str, lease_seconds: float, **given: Any) -> Any:
     """Return how the answers of another query would differ over a directory, whose query may run."""
     from zset_join.runners.any_mode import diff_wherever
 
     def on_pinned(epoch: int) -> None:
-        _print_line(f"the query runs: comparing at epoch {epoch}, held for {lease_seconds:.0f} seconds at most", sys.stderr)
+        _print_line(f"comparing at epoch {epoch}, held for {lease_seconds:.0f} seconds at most", sys.stderr)
 
     query = _other_query(checkpoint, program, dialect)
-    return diff_wherever(checkpoint, query, **words, lease_seconds=lease_seconds, on_pinned=on_pinned)
+    return diff_wherever(checkpoint, query, **given, lease_seconds=lease_seconds, on_pinned=on_pinned)
 
 
 def _session(cores: int | None, conf: dict[str, str] | None = None) -> SparkSession:

@@ -19,7 +19,8 @@ from zset_join.core.errors import SinkError
 from zset_join.expressions import col
 from zset_join.pipeline import FunctionSink, Pipeline, changes
 from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users import theirs
-from zset_join.runners.local.stopped import diff_of_directory, evolve_directory, undo_of_directory
+from zset_join.runners.local.checkpoint_diff import diff_of_checkpoint
+from zset_join.runners.local.stopped import evolve_directory, undo_of_directory
 from zset_join.sinks.csv_files import CsvFilesSink
 from zset_join.sinks.delta_changelog import DeltaChangelogSink
 from zset_join.sinks.delta_view import DeltaViewSink
@@ -148,7 +149,7 @@ def killed_with_files(place: Path, number: int) -> bool:
         pipeline.step(ROWS)
         with ends_at(number) as done, suppress(Killed):
             pipeline.evolve(LARGE)
-    has_changed = bool(diff_of_directory(place / "dir", BY_CITY).rebuilt)
+    has_changed = bool(diff_of_checkpoint(place / "dir", BY_CITY).rebuilt)
     outputs = sinks()
     with Pipeline(LARGE if has_changed else BY_CITY, place / "dir", outputs=outputs) as again:
         assert [rows_of(outputs[0]), given.total()] == [expected(again)] * 2, number

@@ -8,12 +8,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from zset_join.core.errors import OptionError, StateError
-from zset_join.core.options import HotBudget
+from zset_join.core.errors import StateError
 from zset_join.expressions import col
 from zset_join.pipeline import PROCESSING_TIME, Pipeline, StateTtl, View, appends, changes
 from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users import theirs
-from zset_join.stages.stage import StageOptions
 
 SECOND = 1_000_000
 ORDERS = appends("orders", {"id": pa.int64(), "who": pa.string()})
@@ -115,33 +113,6 @@ def test_event_time_is_moved_against_the_watermark(after: int, expected: list[in
     pipeline.step({"timed": [{"id": 3, "at": pa.scalar(30_000, pa.timestamp("ms", tz="UTC")).as_py()}]})
 
     assert sorted(row["id"] for row in pipeline.view().to_pylist()) == [*expected, 3]
-
-
-@pytest.mark.parametrize("lasts", [False, True])
-@pytest.mark.parametrize("grows", [False, True])
-def test_budgets_of_hybrid_state_change_while_the_query_runs_and_no_stage_is_fed(
-    tmp_path: Path, lasts: bool, grows: bool
-) -> None:
-    query = ORDERS.join(PEOPLE, on="who").groupBy("city").agg(F.count().alias("n"))
-    none = HotBudget(max_hot_keys=0)
-    options = [StageOptions(), StageOptions(hot_budget=none, table_budget=none)]
-    first, second = reversed(options) if grows else options
-    pipeline = Pipeline(query, tmp_path if lasts else None, options=first)
-    people = [{"who": "a", "city": "Oslo"}, {"who": "b", "city": "Rome"}]
-    pipeline.step({"orders": [{"id": 1, "who": "b"}, {"id": 2, "who": "a"}], "people": people})
-
-    diff = pipeline.evolve(query, options=second)
-    pipeline.step({"people": [{"who": "a", "city": "Rome"}], "orders": [{"id": 3, "who": "a"}]})
-
-    assert (diff.is_empty, diff.rebuilt, counted(pipeline)) == (True, {}, {"Rome": 3})
-    assert ("at most 0 keys" in pipeline.explanation()) is not grows
-    with pytest.raises(OptionError, match=r"OPTION_VALUE.*on_bad_input"):
-        pipeline.evolve(query, options=StageOptions(on_bad_input="quarantine"))
-    assert pipeline.undo().rebuilt == {}
-    assert ("at most 0 keys" in pipeline.explanation()) is grows
-    pipeline.step({"orders": [{"id": 4, "who": "b"}]})
-    assert counted(pipeline) == {"Rome": 4}
-    pipeline.close()
 
 
 def test_the_name_of_an_index_is_no_other_stage() -> None:

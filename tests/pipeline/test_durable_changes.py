@@ -16,6 +16,7 @@ from zset_join.checkpoint import bucket
 from zset_join.checkpoint.files import CHECKPOINT_FORMAT
 from zset_join.checkpoint.log import LoggedEpoch
 from zset_join.core.errors import OptionError, SinkError, StateError
+from zset_join.evolution.changed_columns import ChangeTerms
 from zset_join.expressions import col
 from zset_join.pipeline import Pipeline, appends, changes
 from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users import theirs
@@ -113,7 +114,7 @@ def test_views_are_added_and_dropped_and_a_new_output_begins_with_all_rows(tmp_p
 
     with Pipeline({"a": BY_CITY, "b": ORDERS}, tmp_path / "dir", outputs=sinks("a", "b")) as pipeline:
         pipeline.step(ROWS)
-        pipeline.add_view("c", COUNTED, outputs=sinks("c")["c"], note={"catalog": ["c"]})
+        pipeline.add_view("c", COUNTED, outputs=sinks("c")["c"])
         pipeline.step(MORE)
         dropped = pipeline.drop_view("a")
         pipeline.step({})
@@ -142,7 +143,7 @@ def test_an_output_that_is_new_begins_with_all_rows_even_where_the_view_stays(tm
 def test_a_note_is_true_with_the_query_it_was_given_with(tmp_path: Path) -> None:
     with Pipeline({"a": BY_CITY}, tmp_path) as pipeline:
         pipeline.step(ROWS)
-        pipeline.evolve({"a": LARGE}, note={"statements": 2})
+        pipeline.evolve_with({"a": LARGE}, ChangeTerms(note={"statements": 2}))
         pipeline.step(MORE)
     with Pipeline({"a": LARGE}, tmp_path) as again:
         assert again._directory.checkpoint.changed.note == {"statements": 2}

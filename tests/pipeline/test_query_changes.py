@@ -13,6 +13,7 @@ import pytest
 
 from zset_join.cli import main
 from zset_join.core.errors import BadInputError, OptionError, SinkError
+from zset_join.evolution.changed_columns import ChangeTerms
 from zset_join.expressions import col
 from zset_join.pipeline import FunctionSink, Pipeline, View, appends, changes
 from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users import theirs
@@ -72,14 +73,14 @@ def test_a_source_that_a_change_brings_begins_with_given_rows(tmp_path: Path) ->
     first = ZSet(pa.RecordBatch.from_pylist([{"k": "x", "n": 2}], schema=SEEN.arrow_schema), np.array([2]))
     with Pipeline({"a": ORDERS}, tmp_path, keep_inputs=True) as pipeline:
         with pytest.raises(OptionError, match=r"FIRST_ROWS.*has begun"):
-            pipeline.evolve({"a": ORDERS, "s": SEEN}, first_rows={"seen": first})
+            pipeline.evolve_with({"a": ORDERS, "s": SEEN}, ChangeTerms(first_rows={"seen": first}))
         pipeline.step({"orders": ROWS["orders"]})
         for name, rows in (("seen", first.rows.select(["n"])), ("orders", first.rows), ("other", first.rows)):
             with pytest.raises(OptionError, match="FIRST_ROWS"):
-                pipeline.evolve({"a": ORDERS, "s": SEEN}, first_rows={name: ZSet(rows, first.weights)})
+                pipeline.evolve_with({"a": ORDERS, "s": SEEN}, ChangeTerms(first_rows={name: ZSet(rows, first.weights)}))
 
         by_k = SEEN.groupBy("k").agg(F.sum("n").alias("n"))
-        diff = pipeline.evolve({"a": ORDERS, "s": SEEN, "by_k": by_k}, first_rows={"seen": first})
+        diff = pipeline.evolve_with({"a": ORDERS, "s": SEEN, "by_k": by_k}, ChangeTerms(first_rows={"seen": first}))
         assert (diff.taken, pipeline.view("by_k").to_pylist()) == (1, [{"k": "x", "n": 4}])
     with Pipeline({"a": ORDERS, "s": SEEN, "by_k": by_k}, tmp_path, keep_inputs=True) as again:
         again.step({"seen": [{"k": "x", "n": 1}]})

@@ -15,9 +15,8 @@ from zset_join.expressions import col
 from zset_join.lookup import ArrowSource
 from zset_join.pipeline import PROCESSING_TIME, Pipeline, StateTtl, View, appends, changes, versioned
 from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users import theirs
-from zset_join.runners.local.pinned import diff_of_running
-from zset_join.runners.local.stopped import diff_of_directory
-from zset_join.runners.spark.driver.sent_changes import read_diff, written_diff
+from zset_join.runners.local.checkpoint_diff import diff_of_checkpoint
+from zset_join.runners.spark.driver.on_server import packed, unpacked
 from zset_join.stages.stage import StageOptions
 from zset_join.zset import ZSet
 
@@ -158,7 +157,7 @@ def test_an_inner_join_becomes_a_left_one_unless_a_row_with_null_in_its_key_live
     if way == "opened again":
         pipeline = Pipeline(MET, place)
 
-    compare = {"stopped": partial(diff_of_directory, str(place)), "runs": partial(diff_of_running, str(place))}
+    compare = dict.fromkeys(("stopped", "runs"), partial(diff_of_checkpoint, str(place)))
     with pytest.raises(StateError, match=r"the left rows of join-0 \(1\) lack 2 rows with NULL in \['who'\]"):
         compare.get(way, pipeline.diff)(ALL)
     pipeline = Pipeline(MET, place) if way == "stopped" else pipeline
@@ -190,23 +189,25 @@ def test_a_join_that_is_built_of_no_rows_counts_those_that_the_one_before_has_dr
 
 def test_a_stopped_directory_and_one_that_runs_count_the_same(tmp_path: Path) -> None:
     before, after, *_ = CAUSES["rows ended by time"]
-    with filled(before, tmp_path) as pipeline, pytest.raises(StateError) as expected:
-        pipeline.diff(after)
+    with filled(before, tmp_path) as pipeline:
+        with pytest.raises(StateError) as expected:
+            pipeline.diff(after)
+        with pytest.raises(StateError) as runs:
+            diff_of_checkpoint(str(tmp_path), after)
+    with pytest.raises(StateError) as stopped:
+        diff_of_checkpoint(str(tmp_path), after)
 
-    for compare in (diff_of_directory, diff_of_running):
-        with pytest.raises(StateError) as refused:
-            compare(str(tmp_path), after)
-        assert refused.value.message == expected.value.message
+    assert runs.value.message == stopped.value.message == expected.value.message
 
 
 def test_a_difference_counts_rows_that_stay_out(tmp_path: Path) -> None:
     views = {"t": TEMPORAL, "l": LIVING}
     with filled(views, tmp_path) as pipeline:
         there = pipeline.diff({**views, "s": TEMPORAL.select("rate")})
-    runs = diff_of_running(str(tmp_path), views)
+    runs = diff_of_checkpoint(str(tmp_path), views)
 
     assert "rows that have ended stay so: temporal_join-0 3 versions freed (without the last epoch)" in str(runs).splitlines()
-    for diff in (there, diff_of_directory(str(tmp_path), views), read_diff(written_diff(there))):
+    for diff in (there, unpacked(packed(lambda: there))):
         assert diff.late == {"seen": 1, "rates": 0}
         assert diff.set_aside == {"temporal_join-0": 1}
         assert diff.ended == {"temporal_join-0": {"versions freed": 4}, "state_ttl-1": {"ended by time": 3}}
@@ -234,7 +235,7 @@ def test_a_dropped_source_that_returns_is_refused_with_the_rows_that_were_held(t
         pipeline.close()
 
     with pipeline, pytest.raises(StateError) as refused:
-        diff_of_directory(str(place), joined) if way == "stopped" else pipeline.diff(joined)
+        diff_of_checkpoint(str(place), joined) if way == "stopped" else pipeline.diff(joined)
 
     assert (refused.value.code, refused.value.facts["rows"]) == ("EVOLVE_SOURCE", 2)
     assert "its rows with it (a stage held 2 of them)" in refused.value.message

@@ -19,9 +19,9 @@ from zset_join.expressions import col
 from zset_join.lookup import ArrowSource, HttpSource, Secret
 from zset_join.pipeline import Pipeline, changes
 from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users import theirs
+from zset_join.runners.local.checkpoint_diff import diff_of_checkpoint
 from zset_join.runners.local.outputs import PipelineOutputs
-from zset_join.runners.local.pinned import diff_of_running
-from zset_join.runners.local.stopped import diff_of_directory, evolve_directory, undo_of_directory
+from zset_join.runners.local.stopped import evolve_directory, undo_of_directory
 from zset_join.sinks.duckdb_view import DuckDBViewSink
 from zset_join.sql.changed_queries import views_of_file
 
@@ -59,7 +59,7 @@ def test_materialized_views_of_a_file_are_views_by_name(tmp_path: Path) -> None:
     assert main(["evolve", str(tmp_path / "dir"), str(tmp_path / "new.sql")]) == 0
 
     views = views_of_file(str(tmp_path / "new.sql"), query_plan(str(tmp_path / "dir")), dialect="spark")
-    assert [(one.name, one.status) for one in diff_of_directory(tmp_path / "dir", views).views.values()] == [
+    assert [(one.name, one.status) for one in diff_of_checkpoint(tmp_path / "dir", views).views.values()] == [
         ("a", "unchanged"),
         ("o", "unchanged"),
     ]
@@ -255,11 +255,10 @@ def test_a_lookup_of_a_stopped_directory_is_kept_where_its_source_is_described_a
     with Pipeline(looked_up("name"), tmp_path / "dir") as pipeline:
         pipeline.step({"orders": ROWS["orders"]})
 
-    for compare in (diff_of_directory, diff_of_running):
-        diff = compare(str(tmp_path / "dir"), looked_up("who"))
-        assert ("lookup_join-0" in diff.kept, list(diff.rebuilt)) == (True, ["aggregate-1"])
-        with pytest.raises(StateError, match="EVOLVE_BY_TIME"):
-            compare(str(tmp_path / "dir"), looked_up("who", "others"))
+    diff = diff_of_checkpoint(str(tmp_path / "dir"), looked_up("who"))
+    assert ("lookup_join-0" in diff.kept, list(diff.rebuilt)) == (True, ["aggregate-1"])
+    with pytest.raises(StateError, match="EVOLVE_BY_TIME"):
+        diff_of_checkpoint(str(tmp_path / "dir"), looked_up("who", "others"))
 
 
 def test_a_reopened_directory_undoes_through_the_lookups_of_its_program_and_reads_no_secret_that_only_it_names(
@@ -305,7 +304,7 @@ def test_of_lookups_that_are_described_alike_each_keeps_its_own_rows_or_the_chan
     def kept(old: Any, new: Any, place: str) -> list[str]:
         with Pipeline(old, tmp_path / place) as pipeline:
             pipeline.step({"orders": ROWS["orders"]})
-        return list(diff_of_directory(str(tmp_path / place), new).kept)
+        return list(diff_of_checkpoint(str(tmp_path / place), new).kept)
 
     turned = looked_up("y", some=True).unionAll(looked_up("x"))
     assert len(kept(looked_up("x").unionAll(looked_up("y", some=True)), turned, "turned")) == 2

@@ -19,7 +19,7 @@ from zset_join.cli import _parser, _replay_in_pipeline
 from zset_join.console import QueryAnswers, WatchedCheckpoint, open_console
 from zset_join.console.command import allowed_actions
 from zset_join.expressions import col
-from zset_join.runners.local.stopped import diff_of_directory
+from zset_join.runners.local.checkpoint_diff import diff_of_checkpoint
 
 ROOT = Path(__file__).resolve().parents[2]
 FLAGS = [
@@ -155,7 +155,7 @@ def test_a_damaged_checkpoint_shows_what_is_damaged(chromium: Any, tmp_path: Pat
 @pytest.mark.parametrize(("width", "theme"), [(1280, "light"), (400, "dark")])
 def test_no_panel_has_a_serious_fault_of_accessibility(chromium: Any, stopped: Path, axe: str, width: int, theme: str) -> None:
     diff = QueryAnswers(
-        diff=lambda: diff_of_directory(stopped, {**views(), "by_order": views()["by_order"].where(col("total") > 20)})
+        diff=lambda: diff_of_checkpoint(stopped, {**views(), "by_order": views()["by_order"].where(col("total") > 20)})
     )
     with open_console(WatchedCheckpoint(stopped, diff)) as console:
         context = chromium.new_context(viewport={"width": width, "height": 900}, color_scheme=theme, bypass_csp=True)
@@ -192,7 +192,7 @@ def test_dead_letters_are_sent_again_where_actions_are_allowed(chromium: Any, tm
 
 def test_a_changed_query_is_shown_row_by_row(chromium: Any, stopped: Path) -> None:
     changed = {**views(), "by_order": views()["by_order"].where(col("total") > 20)}
-    with open_console(WatchedCheckpoint(stopped, QueryAnswers(diff=lambda: diff_of_directory(stopped, changed)))) as console:
+    with open_console(WatchedCheckpoint(stopped, QueryAnswers(diff=lambda: diff_of_checkpoint(stopped, changed)))) as console:
         page, errors = opened(chromium, console.url)
         page.keyboard.press("9")
         page.get_by_role("region", name="differences of by_order").wait_for()

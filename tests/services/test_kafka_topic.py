@@ -21,7 +21,7 @@ from zset_join.core.epoch_chain import ChainLink
 from zset_join.core.errors import SinkError
 from zset_join.core.relation import Relation
 from zset_join.pipeline import Pipeline
-from zset_join.runners.local.stopped import diff_of_directory
+from zset_join.runners.local.checkpoint_diff import diff_of_checkpoint
 from zset_join.sinks.kafka_topic import KafkaTopicSink
 from zset_join.sinks.unfit_values import fitting
 from zset_join.zset import ZSet
@@ -282,7 +282,7 @@ def test_a_kill_at_any_call_of_a_change_leaves_the_topic_of_one_query_or_the_oth
                 pipeline.evolve(LARGE)
             except KeyboardInterrupt:
                 was_killed = True
-        has_changed = bool(diff_of_directory(place, BY_CITY).rebuilt)
+        has_changed = bool(diff_of_checkpoint(place, BY_CITY).rebuilt)
         with Pipeline(LARGE if has_changed else BY_CITY, place, outputs=[sink()]) as again:
             assert (number, total()) == (number, Counter(held(again)))
             again.step(MORE)

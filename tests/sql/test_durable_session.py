@@ -357,7 +357,7 @@ def test_a_query_whose_drop_fails_goes_on(tmp_path: Path, monkeypatch: pytest.Mo
     with connect(directory=tmp_path) as session:
         session.sql("CREATE TABLE t (k INT); CREATE MATERIALIZED VIEW ids AS SELECT k FROM t; INSERT INTO t VALUES (1)")
         with monkeypatch.context() as patch:
-            patch.setattr(Pipeline, "evolve", full)
+            patch.setattr(Pipeline, "evolve_with", full)
             with pytest.raises(OSError, match="full"):
                 session.sql("DROP MATERIALIZED VIEW ids")
         session.sql("INSERT INTO t VALUES (2)")

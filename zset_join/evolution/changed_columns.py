@@ -13,7 +13,7 @@ while no row has come since.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -71,6 +71,9 @@ class ChangeTerms:
     words: ColumnWords | None = None
     reread: Mapping[str, Any] | None = None
     as_now: bool = False
+    first_rows: Mapping[str, Any] = field(default_factory=dict)  # by added source, its first rows; no watermark follows them
+    fresh: Collection[str] = ()  # sources that begin without rows, even if dropped ones had their names
+    note: Any = None  # JSON-ready, stored with the new query
 
 
 NO_TERMS = ChangeTerms()

@@ -11,15 +11,15 @@ from typing import Any
 from zset_join.checkpoint.reading import stored_description
 from zset_join.core.errors import OptionError
 from zset_join.evolution.differences import PlanDiff
-from zset_join.runners.local import pinned
+from zset_join.runners.local import checkpoint_diff
 
 __all__ = ["diff_wherever", "evolve_wherever", "most_held", "undo_wherever"]
 
 
 def diff_wherever(directory: str, query: Any, **given: Any) -> PlanDiff:
-    """Return how the answers of another query would differ; see `pinned.diff_wherever` and `diff_of_executors`."""
+    """Return how the answers of another query would differ; see `diff_of_checkpoint` and `diff_of_executors`."""
     if not _is_on_executors(directory):
-        return pinned.diff_wherever(directory, getattr(query, "planned", query), **given)
+        return checkpoint_diff.diff_of_checkpoint(directory, getattr(query, "planned", query), **given)
     from zset_join.runners.spark.driver.executors_state import diff_of_executors
 
     return diff_of_executors(directory, getattr(query, "planned", query), **given)
@@ -27,7 +27,7 @@ def diff_wherever(directory: str, query: Any, **given: Any) -> PlanDiff:
 
 def most_held(directory: str) -> int:
     """Return how many rows of its sources one stage of a directory holds at most; 0 on executors, where nobody counts them."""
-    return 0 if _is_on_executors(directory) else pinned.most_held(directory)
+    return 0 if _is_on_executors(directory) else checkpoint_diff.most_held(directory)
 
 
 def evolve_wherever(directory: str, query: Any, **given: Any) -> PlanDiff:

@@ -16,9 +16,9 @@ import pyarrow as pa
 from zset_join.core.errors import OptionError
 
 if TYPE_CHECKING:
-    from zset_join.evolution.changed_columns import ColumnWords
+    from zset_join.evolution.changed_columns import ChangeTerms
 
-__all__ = ["add_change_options", "add_column_options", "column_words", "reread_places", "row_values"]
+__all__ = ["add_change_options", "add_column_options", "change_terms", "row_values"]
 
 
 def add_column_options(parser: argparse.ArgumentParser) -> None:
@@ -56,14 +56,15 @@ def add_change_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def column_words(options: argparse.Namespace) -> ColumnWords:
+def change_terms(options: argparse.Namespace) -> ChangeTerms:
     """Return the values of the options for columns."""
-    from zset_join.evolution.changed_columns import ColumnWords
+    from zset_join.evolution.changed_columns import ChangeTerms, ColumnWords
 
-    return ColumnWords(renamed=_by_source("--rename", options.rename), defaults=_by_source("--default", options.default))
+    words = ColumnWords(renamed=_by_source("--rename", options.rename), defaults=_by_source("--default", options.default))
+    return ChangeTerms(words=words, reread=_reread_places(options), as_now=options.as_now)
 
 
-def reread_places(options: argparse.Namespace) -> dict[str, str]:
+def _reread_places(options: argparse.Namespace) -> dict[str, str]:
     """Return where sources are read again, by their names."""
     found = {}
     for one in options.reread:

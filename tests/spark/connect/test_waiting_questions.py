@@ -1,4 +1,4 @@
-"""A question to a query on executors whose checkpoint another process holds; without Spark."""
+"""A question to a query whose checkpoint another process holds; without Spark."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from zset_join.core.errors import StateError
-from zset_join.runners.spark.driver import executor_questions, on_server
-from zset_join.runners.spark.driver.executor_questions import _Answer
-from zset_join.runners.spark.driver.questions import Question, is_waiting, put_question, taken_answer
+from zset_join.runners.spark.driver import on_server, served
+from zset_join.runners.spark.driver.questions import put_question, taken_answer
+from zset_join.runners.spark.driver.served import _Answer
 
 
 def test_a_question_waits_for_the_process_that_holds_the_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -20,18 +20,21 @@ def test_a_question_waits_for_the_process_that_holds_the_checkpoint(tmp_path: Pa
     def attach(query_id: str) -> None:
         raise StateError(query_id, code="CHECKPOINT_IN_USE")
 
-    monkeypatch.setattr(executor_questions, "stored_query_id", lambda _: "in use")
+    monkeypatch.setattr(served, "stored_query_id", lambda _: "in use")
     monkeypatch.setattr(on_server, "_ENDING_SECONDS", -1)
     place, batch = str(tmp_path), SimpleNamespace(sparkSession=None)
     settings: Any = SimpleNamespace(
-        options=SimpleNamespace(checkpoint_location=place), runner=lambda _: SimpleNamespace(attach=attach)
+        options=SimpleNamespace(checkpoint_location=place),
+        execution="executors",
+        runner=lambda _: SimpleNamespace(attach=attach),
     )
-    put_question(place, "a", Question("backup", {"directory": "b"}))
+    settings.with_local_state = lambda _: settings
+    put_question(place, "a", "backup", b"")
 
     _Answer(settings, "a", is_patient=True)(batch, 0)  # type: ignore[arg-type]
-    was_waiting = is_waiting(place, "a")
+    was_waiting = taken_answer(place, "a", 0.0)
     _Answer(settings, "a", is_patient=False)(batch, 0)  # type: ignore[arg-type]
 
-    assert (was_waiting, is_waiting(place, "a")) == (True, False)
+    assert was_waiting == ("waiting", None)
     with pytest.raises(StateError, match="in use"):
-        taken_answer(place, "a")
+        taken_answer(place, "a", 0.0)

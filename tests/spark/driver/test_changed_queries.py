@@ -7,7 +7,8 @@ from pathlib import Path
 
 from tests.spark.conftest import Collected, Source
 from tests.spark.driver.test_driver_epochs import _filled, _joined
-from zset_join.runners.local.stopped import diff_of_directory, evolve_directory
+from zset_join.runners.local.checkpoint_diff import diff_of_checkpoint
+from zset_join.runners.local.stopped import evolve_directory
 from zset_join.spark import JoinedStream, JoinQuery
 from zset_join.spark import functions as F  # noqa: N812 - PySpark's own habit
 
@@ -32,7 +33,7 @@ def test_batches_go_on_behind_two_changes_and_a_batch_that_comes_again_is_not_ta
     run(before, sink, execution="driver")
     first, batches = _by_name(sink), len(list((checkpoint / "commits").glob("[0-9]*")))
 
-    differs = diff_of_directory(checkpoint, after.writeStream.planned)
+    differs = diff_of_checkpoint(checkpoint, after.writeStream.planned)
     evolve_directory(checkpoint, between.writeStream.planned)
     changed = evolve_directory(checkpoint, after.writeStream.planned)
     for path in (checkpoint / "commits").glob(f"*{batches - 1}*"):

@@ -19,13 +19,14 @@ from tests.spark.conftest import Collected, Source
 from tests.spark.driver.test_changed_queries import _sums
 from tests.spark.driver.test_driver_epochs import _filled, _joined
 from zset_join.core.errors import OptionError, PlanError, SinkError, StateError
+from zset_join.evolution.changed_columns import ChangeTerms
 from zset_join.lookup import ArrowSource
 from zset_join.runners.local.durable import PipelineDirectory
 from zset_join.runners.local.outputs import PipelineOutputs
 from zset_join.runners.local.stopped import undo_of_directory
 from zset_join.runners.spark.api.changing_query import ChangingQuery
 from zset_join.runners.spark.api.writer import JoinStreamWriter
-from zset_join.runners.spark.driver.served import ServedQuery, ServedTools
+from zset_join.runners.spark.driver.served_handle import refuse_unsent
 from zset_join.spark import JoinedStream, JoinQuery, changes, writeStream
 from zset_join.spark import functions as F  # noqa: N812 - PySpark's own habit
 
@@ -257,18 +258,16 @@ def test_the_writer_that_runs_and_a_query_of_another_session_are_refused() -> No
 
     for other in (mine, Writer(object())):
         with pytest.raises(PlanError, match="EVOLVE_SESSION"):
-            query.changed(other)
+            query.changed(other, ChangeTerms())
     with pytest.raises(AssertionError):
-        query.changed(Writer(session))
+        query.changed(Writer(session), ChangeTerms())
 
 
 def test_over_spark_connect_no_stream_is_read_again() -> None:
-    for refused in (
-        lambda: ServedQuery.evolve(mock.Mock(), mock.Mock(), {}, reread={"orders": [{}]}),
-        lambda: ServedTools.diff(mock.Mock(), mock.Mock(), lease_seconds=1, reread={"orders": [{}]}),
-    ):
+    given = {"terms": ChangeTerms(reread={"orders": [{}]})}
+    for verb in ("evolve", "diff"):
         with pytest.raises(OptionError, match=r"NOT_FROM_HERE.*--reread"):
-            refused()
+            refuse_unsent(verb, given)
 
 
 def test_a_change_is_undone_while_the_query_runs_and_behind_a_restart_and_stopped(

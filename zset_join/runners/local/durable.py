@@ -356,12 +356,6 @@ class PipelineDirectory:
             )
         return unseen
 
-    def go_on_with(self, options: StageOptions) -> None:
-        """Build operators with other budgets from the next epoch on, as the next start of the directory may do."""
-        self._options = replace(options, hash_seed=self._options.hash_seed)
-        self._held = held_sides(self._plan, self._options, self._workers)
-        close_kept_operators(self.checkpoint.opened_at_ns)  # they have the budgets before
-
     def change_at_once(self, change: DirectoryChange) -> None:
         """Change the query of a directory that no epoch has reached."""
         self.checkpoint.begin_with(self._described(change.plan), written_plan(change.plan))

@@ -191,6 +191,11 @@ class PipelineOutputs:
                     self._opened.append((view, SinkEpochs(sink, quarantines=self._quarantines)))
         self._group()
 
+    @property
+    def is_any(self) -> bool:
+        """Return whether there are outputs."""
+        return bool(self._opened)
+
     def epochs(self) -> dict[str, int | None]:
         """Return the last epoch of each opened output, by its name."""
         return {epochs.name: epochs.sink.last_epoch() for _, epochs in self._opened}

@@ -21,12 +21,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, Self, Unpack, cast, overload
 
 import pyarrow as pa
 
-from zset_join.core.epoch_chain import ChainLink
-from zset_join.core.errors import ResourceError, StateError
+from zset_join.core.errors import ResourceError
 from zset_join.core.extras import raising_interrupts
 from zset_join.core.options import KeepState
 from zset_join.core.tick import Tick
@@ -51,14 +50,13 @@ from zset_join.runners.local.processing_time import processing_time_us
 from zset_join.runners.local.progress import epoch_counts, write_span
 from zset_join.runners.local.query_changes import QueryChanges
 from zset_join.runners.local.questions import PipelineQuestions
-from zset_join.runners.local.saved import SavedState, lasts, load_state, save_state
-from zset_join.runners.local.snapshots import Snapshots
+from zset_join.runners.local.saved import SavedState, load_state, save_state
 from zset_join.runners.local.stage_states import MemoryStates, StageStates, with_long_chunks
 from zset_join.runners.local.statistics import explained_budgets, explained_state, explained_threads, statistics_of
 from zset_join.runners.local.taking import RowTaking
 from zset_join.runners.local.undoing import UNDO_EPOCHS, checked_undo_epochs, note_columns_given
-from zset_join.runners.local.unfinished import closed, epoch_gap, out_of_memory, unfinished
-from zset_join.runners.local.watched import PublishedEpochs
+from zset_join.runners.local.unfinished import epoch_gap, out_of_memory
+from zset_join.runners.local.watched import PublishedEpochs, open_pipeline_console
 from zset_join.runners.local.watermarks import Watermarks
 from zset_join.sources.unread import Undecodable
 from zset_join.stages.lookup_join import explained_for
@@ -68,6 +66,8 @@ from zset_join.zset.protocol import NextDue, earliest
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
+
+    from zset_join.console import Console
 
     Answer = TypeVar("Answer", default=ZSet)
 else:
@@ -80,7 +80,7 @@ _Done = TypeVar("_Done")
 __all__ = ["Pipeline"]
 
 
-class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
+class Pipeline(PipelineQuestions, QueryChanges, Generic[Answer]):
     """Run a query in this process.
 
     Run it: `step`, `prepare`, `commit`, `next_due`, `replay`, `save`, `load`, `close`.
@@ -400,6 +400,22 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
             if self._history is not None:
                 self._history = None  # earlier input is not known, so nothing can be verified against it
 
+    def console(self, *, port: int = 0, diff: View | Mapping[str, View] | None = None) -> Console:
+        """Serve a page about the pipeline on this machine until it is closed; close it before the pipeline.
+
+        With a directory it reads the directory; in memory, the pipeline publishes a summary per epoch.
+
+        Args:
+            port: of 127.0.0.1; 0 picks a free one. The attribute `url` of the result is the address.
+            diff: another query; the page shows how its answers would differ, see `diff`.
+
+        Raises:
+            MissingPackageError: the extra `console` is not installed.
+            OptionError: the port is taken.
+        """
+        directory = None if self._directory is None else self._directory.location
+        return open_pipeline_console(self, self._watching, directory, port=port, changed=diff)
+
     def statistics(self) -> dict[str, Mapping[str, Any]]:
         """Return counts: per stage those of its operator and its watermark, per source its event time.
 
@@ -456,7 +472,7 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
                     self._directory.close()
                 self._workers.close()
 
-    def __enter__(self) -> Pipeline[Answer]:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -477,21 +493,17 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
             self.positions = record.positions
             self._processing_time_us = record.processing_time_us
             self._last = directory.answers(record)
-            note_columns_given(directory.checkpoint)
-            for epoch, answers, link, begins in directory.newest_answers(record, self._last):
-                self._outputs.add(epoch, answers, link, begins)
-                self._outputs.settle()
+            if self._outputs.is_any:
+                note_columns_given(directory.checkpoint)
+                for epoch, answers, link, begins in directory.newest_answers(record, self._last):
+                    self._outputs.add(epoch, answers, link, begins)
+                    self._outputs.settle()
         self._list_views(self._options)
         self._publish()
         if before_begin is not None:
             before_begin(self.positions)
         if directory is not None:
             directory.begin()
-
-    def _link(self) -> ChainLink | None:
-        """Return the place of the last epoch in the chain of epochs; None in memory."""
-        record = None if self._directory is None else self._directory.last
-        return None if record is None else record.link
 
     def _prepared(self, rows: Mapping[str, Any], processing_time: datetime.datetime | int | None) -> PreparedEpoch:
         """Return the next epoch, answered; what sources refused is before what stages do."""
@@ -583,29 +595,11 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
             contents.add(answered.answers[name])
         self._publish()
 
-    def _in_memory(self, what: str) -> MemoryStates:
-        self._check_usable()
-        if self._memory is None:
-            raise lasts(what)
-        return self._memory
-
     def _replay(self, epoch: int) -> Mapping[str, ZSet]:
         if self._last is None or epoch != self.epoch - 1:
             raise epoch_gap(epoch, self.epoch)
         return self._last
 
-    def _check_usable(self) -> None:
-        if (refusal := self._refusal()) is not None:
-            raise refusal
-
     def _takes_all(self) -> bool:
         """Return whether an epoch is taken with all its rows, or not at all."""
         return self._options.on_bad_input == "error" and self._refusal() is None
-
-    def _refusal(self) -> StateError | None:
-        """Return why the pipeline can no longer be used; None where it can."""
-        if self._is_closed:
-            return closed()
-        if self._unfinished is None:
-            return None
-        return unfinished(self._unfinished, None if self._directory is None else self._directory.outcome(self._unfinished))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
@@ -13,25 +13,26 @@ from zset_join.connectors import sinks_of
 from zset_join.core.errors import OptionError
 from zset_join.core.progress_line import progress_line
 from zset_join.core.tick import Tick
-from zset_join.evolution.changed_columns import ColumnChange, ColumnWords
+from zset_join.evolution.changed_columns import ChangeTerms, ColumnWords, no_words
 from zset_join.evolution.differences import PlanDiff
 from zset_join.plan.fingerprints import Fingerprints
 from zset_join.query import several
 from zset_join.query.reading import Reading, readings_of
 from zset_join.query.several import PlannedQuery
 from zset_join.query.view import View
-from zset_join.runners.local.contents import Contents
 from zset_join.runners.local.dead_letters import dead_letters
 from zset_join.runners.local.directory_plans import DirectoryChange
 from zset_join.runners.local.engine import AnsweredEpoch, Engine
 from zset_join.runners.local.evolving import Evolution, EvolutionStart
-from zset_join.runners.local.history import InputHistory, under_columns
+from zset_join.runners.local.history import under_columns
 from zset_join.runners.local.outputs import Outputs, OutputsByView, PipelineOutputs
 from zset_join.runners.local.progress import epoch_counts
 from zset_join.runners.local.rereading import read_again
-from zset_join.runners.local.stage_states import MemoryStates, with_budgets
+from zset_join.runners.local.snapshots import Snapshots
+from zset_join.runners.local.stage_states import MemoryStates
 from zset_join.runners.local.taking import RowTaking
 from zset_join.runners.local.undoing import (
+    QueryBefore,
     check_same_columns,
     check_undo,
     columns_of_change,
@@ -39,70 +40,28 @@ from zset_join.runners.local.undoing import (
     query_before,
     words_back,
 )
-from zset_join.runners.local.watched import PublishedEpochs
-from zset_join.runners.local.watermarks import Watermarks
 from zset_join.sinks.sink import Sink
 from zset_join.zset import ZSet
 
 if TYPE_CHECKING:
-    from zset_join.core.epoch_chain import ChainLink
     from zset_join.plan.query_plan import QueryPlan
     from zset_join.runners.local.durable import PipelineDirectory
     from zset_join.runners.local.durable_epoch import DurableEpoch
-    from zset_join.stages.stage import StageOptions
     from zset_join.zset.protocol import DurableOperator
 
-__all__ = ["QueryBefore", "QueryChanges", "plan_of_change", "plan_of_program", "readings_of_query"]
+__all__ = ["Query", "QueryChanges", "plan_of_change", "plan_of_program", "readings_of_query"]
 
 
-@dataclass(frozen=True)
-class QueryBefore:
-    """The query before the last change."""
-
-    epoch: int  # of the change
-    views: Mapping[str, View] | None  # as given; None where it was one, or is read from the directory
-    query: PlannedQuery
-    columns: tuple[ColumnChange, ...] = ()  # what the change did to columns of sources
-    options: StageOptions | None = None  # where the change gave its operators other budgets in this process
+Query = View | Mapping[str, View] | PlannedQuery
 
 
-class QueryChanges:
-    """Change the query of a pipeline. The attributes are those of `Pipeline`."""
-
-    plan: QueryPlan
-    epoch: int
-    progress: Mapping[str, Any]
-    positions: Mapping[str, Any]
-    dead_letters: pa.Table
-    _contents: Mapping[str, Contents] | None
-    _before: QueryBefore | None = None
-    _dropped_sources: Mapping[str, int]
-    _engine: Engine
-    _has_several: bool
-    _history: InputHistory | None
-    _last: Mapping[str, ZSet] | None
-    _memory: MemoryStates | None
-    _options: StageOptions
-    _outputs: PipelineOutputs
-    _processing_time_us: int | None
-    _readings: Mapping[str, Reading]
-    _taking: RowTaking
-    _undo_epochs: int
-    _unfinished: int | None
-    _views: Mapping[str, View] | None
-    _watermarks: Watermarks
-    _check_usable: Callable[[], None]
-    _directory: PipelineDirectory | None
-    _in_memory: Callable[[str], MemoryStates]
-    _link: Callable[[], ChainLink | None]
-    _settled_views: Callable[[], AbstractContextManager[None]]
-    _list_views: Callable[[StageOptions], None]
-    _watching: PublishedEpochs
+class QueryChanges(Snapshots):
+    """Change the query of a pipeline."""
 
     @progress_line("comparing with another query")
     def diff(
         self,
-        view: View | Mapping[str, View] | PlannedQuery,
+        view: Query,
         *,
         renamed: Mapping[str, Mapping[str, str]] | None = None,
         defaults: Mapping[str, Mapping[str, Any]] | None = None,
@@ -138,8 +97,8 @@ class QueryChanges:
         zset_join.core.errors.StateError: [EVOLVE_NO_ROWS] ...
         """
         self._check_usable()
-        plan, words = plan_of_change(view, self.plan), ColumnWords(renamed=renamed or {}, defaults=defaults or {})
-        again = read_again(reread or {}, readings_of_query(view))
+        words = ColumnWords(renamed=renamed or {}, defaults=defaults or {})
+        terms = ChangeTerms(words=words, reread=reread, as_now=as_now)
         with ExitStack() as stack:
             if self._directory is None:
                 stack.enter_context(self._watching.lock)
@@ -147,23 +106,18 @@ class QueryChanges:
             else:
                 opened = stack.enter_context(self._directory.epoch(Tick(self.epoch, self._processing_time_us)))
                 states = {state.number: opened.state(state.number, opened.tick) for state in self.plan.states}
-            origin = replace(self._origin(states, words=words, as_now=as_now), reread=again)
-            return stack.enter_context(closing(Evolution(origin, plan))).diff()
+            return stack.enter_context(closing(self._evolution(view, terms, states))).diff()
 
     @progress_line("changing the query")
     def evolve(
         self,
-        view: View | Mapping[str, View] | PlannedQuery,
+        view: Query,
         *,
         outputs: Outputs | OutputsByView | None = None,
         new_table: str | Mapping[str, str] | None = None,
-        note: Any = None,
-        fresh: Collection[str] = (),
         as_now: bool = False,
         renamed: Mapping[str, Mapping[str, str]] | None = None,
         defaults: Mapping[str, Mapping[str, Any]] | None = None,
-        first_rows: Mapping[str, ZSet] | None = None,
-        options: StageOptions | None = None,
         reread: Mapping[str, Any] | None = None,
     ) -> PlanDiff:
         """Replace the query in an epoch without input; the outputs receive the difference of the views.
@@ -175,13 +129,9 @@ class QueryChanges:
             view: the new query: a view, or all views by name. Other views are dropped, their outputs closed.
             outputs: new outputs by view, which receive all its rows. Other views keep their outputs.
             new_table: a name for the only view, or names by view: new tables, filled at once.
-            note: JSON-ready, stored with the new query.
-            fresh: names of sources that begin without rows, even if dropped sources had these names.
             as_now: build stages whose answer depends on arrival as if all stored rows arrived now.
             renamed: by source, the old and the new names of renamed columns.
             defaults: by source, the values of added columns in stored rows; else NULL.
-            first_rows: by added source, its first rows, as changes. They advance no watermark.
-            options: of operators from now on; the next start sets its own.
             reread: by source, all its rows again, for columns that are not stored: rows, a function that
                 returns them, or the name of a file or table, see `zset_join.sources.again`.
 
@@ -190,7 +140,6 @@ class QueryChanges:
 
         Raises:
             PlanError: the query cannot be planned.
-            OptionError: `FIRST_ROWS`: the change adds no such source, or its columns differ.
             StateError: `EVOLVE_NO_ROWS`, `EVOLVE_COLUMN`: needed rows or columns are not stored;
                 `EVOLVE_BY_TIME`: the answer of a new stage depends on arrival; `EVOLVE_SOURCE`: another key,
                 order, mode or time of a source, or its rows were dropped.
@@ -200,30 +149,19 @@ class QueryChanges:
 
         Cost: that of `diff`; with a directory also a snapshot per new stage and a log of the difference.
         """
-        words = ColumnWords(renamed={} if renamed is None else renamed, defaults={} if defaults is None else defaults)
-        return self._evolve(
-            view, outputs, new_table, note, fresh, words, first_rows or {}, as_now=as_now, options=options, reread=reread
-        )
+        words = ColumnWords(renamed=renamed or {}, defaults=defaults or {})
+        return self.evolve_with(view, ChangeTerms(words=words, reread=reread, as_now=as_now), outputs, new_table)
 
-    def _evolve(
+    def evolve_with(
         self,
-        view: View | Mapping[str, View] | PlannedQuery,
-        outputs: Outputs | OutputsByView | None,
-        new_table: str | Mapping[str, str] | None,
-        note: Any,
-        fresh: Collection[str],
-        words: ColumnWords,
-        first_rows: Mapping[str, ZSet],
-        *,
-        as_now: bool = False,
-        options: StageOptions | None = None,
-        reread: Mapping[str, Any] | None = None,
+        view: Query,
+        terms: ChangeTerms,
+        outputs: Outputs | OutputsByView | None = None,
+        new_table: str | Mapping[str, str] | None = None,
     ) -> PlanDiff:
+        """Replace the query as `evolve` does, which gives some of the terms."""
         self._check_usable()
-        after = None if options is None else with_budgets(self._options, options)
-        again = read_again(reread or {}, readings_of_query(view))
         self._outputs.settle()
-        plan = plan_of_change(view, self.plan)
         with self._watching.lock, ExitStack() as stack:
             place, tick = self._directory, Tick(self.epoch, self._processing_time_us)
             opened = None if place is None else stack.enter_context(place.epoch(tick))
@@ -231,27 +169,17 @@ class QueryChanges:
                 states = self._in_memory("evolve()").states
             else:
                 states = {one.number: opened.state(one.number, tick) for one in (self.plan.states if self.epoch else ())}
-            origin = self._origin(states, fresh, words, as_now=as_now)
-            evolution = Evolution(
-                replace(origin, first_rows=first_rows, options_after=after if place is None else None, reread=again), plan
-            )
+            evolution = self._evolution(view, terms, states)
             if opened is None or self.epoch:
                 evolution.build()
             try:
-                diff = self._evolved(evolution, view, outputs, new_table, opened, note)
+                diff = self._evolved(evolution, view, outputs, new_table, opened, terms.note)
             except BaseException:
                 if self.plan is not evolution.plan or opened is not None:
                     evolution.close()
                 raise
             if opened is not None:
                 evolution.close()
-        if after is not None:
-            assert self._before is not None  # noqa: S101 - the query has changed
-            self._before, self._options = replace(self._before, options=self._options), after
-            if place is not None:
-                with self._watching.lock:  # who lists a view now would read state with the other budgets
-                    place.go_on_with(after)
-                    self._list_views(after)
         self._outputs.settle()
         return diff
 
@@ -260,7 +188,6 @@ class QueryChanges:
         *,
         outputs: Outputs | OutputsByView | None = None,
         new_table: str | Mapping[str, str] | None = None,
-        note: Any = None,
     ) -> PlanDiff:
         """Return to the query before the last change; a second `undo` restores the change.
 
@@ -270,7 +197,6 @@ class QueryChanges:
         Args:
             outputs: as for `evolve`; outputs that gained columns do not lose them and must be replaced.
             new_table: as for `evolve`.
-            note: as for `evolve`.
 
         Raises:
             StateError: `NOTHING_TO_UNDO`: the query was never changed; `UNDO_GONE`: too many epochs ago; `UNDO_SOURCES`: the
@@ -286,9 +212,9 @@ class QueryChanges:
         ('dropped', ('orders',))
         """
         before = self._query_before()
-        view: Mapping[str, View] | PlannedQuery = before.query if before.views is None else before.views
         words = words_back(before.columns, is_at_once=self.epoch == before.epoch + 1)
-        return self._evolve(view, outputs, new_table, note, (), words, {}, options=before.options)
+        view: Query = before.query if before.views is None else before.views
+        return self.evolve_with(view, ChangeTerms(words=words), outputs, new_table)
 
     def _query_before(self) -> QueryBefore:
         """Return the query before the last change, which `undo` restores."""
@@ -305,7 +231,7 @@ class QueryChanges:
             check_same_columns(before.query.plan, self.plan)
         return before
 
-    def add_view(self, name: str, view: View, *, outputs: Outputs | Sink = (), note: Any = None) -> PlanDiff:
+    def add_view(self, name: str, view: View, *, outputs: Outputs | Sink = ()) -> PlanDiff:
         """Add a view; its first rows are those it would have if it had run from the start.
 
         It is `evolve` with one more view: shared stages keep their state, and all its rows are the answer of an epoch without
@@ -315,7 +241,6 @@ class QueryChanges:
             name: a new name.
             view: the query.
             outputs: receive all its rows first.
-            note: as for `evolve`.
 
         Raises:
             OptionError: `VIEW_NAME`: the name is taken, or the pipeline has one view without a name.
@@ -333,16 +258,15 @@ class QueryChanges:
         views = self._named_views()
         if name in views:
             raise _view_name(f"add_view() was given {name!r}, and there is a view of that name", name, views)
-        return self.evolve({**views, name: view}, outputs={name: outputs} if outputs else None, note=note)
+        return self.evolve({**views, name: view}, outputs={name: outputs} if outputs else None)
 
-    def drop_view(self, name: str, *, note: Any = None) -> PlanDiff:
+    def drop_view(self, name: str) -> PlanDiff:
         """Remove a view with the state that only it uses, and close its outputs.
 
         A source that no other view reads is removed as well, and can return under its name only if inputs are kept.
 
         Args:
             name: of the view.
-            note: as for `evolve`.
 
         Raises:
             OptionError: `VIEW_NAME`: there is no such view, or it is the only one.
@@ -350,7 +274,7 @@ class QueryChanges:
         views = self._named_views()
         if name not in views or len(views) == 1:
             raise _view_name(f"drop_view() was given {name!r}, which is no view, or the only one", name, views)
-        return self.evolve({other: view for other, view in views.items() if other != name}, note=note)
+        return self.evolve({other: view for other, view in views.items() if other != name})
 
     def _views_as_in(self, before: QueryPlan) -> Mapping[str, View] | None:
         """Return the views of another query as they were given for this one; None where one of them differs, or is not here."""
@@ -373,7 +297,7 @@ class QueryChanges:
     def _evolved(
         self,
         evolution: Evolution,
-        view: View | Mapping[str, View] | PlannedQuery,
+        view: Query,
         outputs: Outputs | OutputsByView | None,
         new_table: str | Mapping[str, str] | None,
         opened: DurableEpoch | None,
@@ -406,7 +330,7 @@ class QueryChanges:
     def _go_over(
         self,
         evolution: Evolution,
-        view: View | Mapping[str, View] | PlannedQuery,
+        view: Query,
         answered: AnsweredEpoch,
         begins: Mapping[str, ZSet],
         changed: PipelineOutputs,
@@ -493,14 +417,18 @@ class QueryChanges:
         directory.put_aside(self.epoch, letters)
         return directory.change(opened, evolution, change).progress
 
-    def _origin(
-        self,
-        states: Mapping[int, DurableOperator],
-        fresh: Collection[str] = (),
-        words: ColumnWords | None = None,
-        *,
-        as_now: bool = False,
-    ) -> EvolutionStart:
+    def _evolution(self, view: Query, terms: ChangeTerms, states: Mapping[int, DurableOperator]) -> Evolution:
+        origin = replace(
+            self._start(states),
+            gone={name: rows for name, rows in self._dropped_sources.items() if name not in terms.fresh},
+            as_now=terms.as_now,
+            words=no_words() if terms.words is None else terms.words,
+            first_rows=terms.first_rows,
+            reread=read_again(terms.reread or {}, readings_of_query(view)),
+        )
+        return Evolution(origin, plan_of_change(view, self.plan))
+
+    def _start(self, states: Mapping[int, DurableOperator]) -> EvolutionStart:
         return EvolutionStart(
             plan=self.plan,
             epoch=self.epoch,
@@ -510,19 +438,17 @@ class QueryChanges:
             contents=self._contents,
             history=self._history,
             known=self._watermarks.known,
-            gone={name: rows for name, rows in self._dropped_sources.items() if name not in fresh},
-            as_now=as_now,
-            words=ColumnWords() if words is None else words,
+            gone=self._dropped_sources,
         )
 
 
-def readings_of_query(view: View | Mapping[str, View] | PlannedQuery) -> Mapping[str, Reading]:
+def readings_of_query(view: Query) -> Mapping[str, Reading]:
     if isinstance(view, PlannedQuery):
         return view.readings
     return readings_of(several.bindings_of(view) if isinstance(view, Mapping) else view.bindings)
 
 
-def plan_of_change(view: View | Mapping[str, View] | PlannedQuery, before: QueryPlan) -> QueryPlan:
+def plan_of_change(view: Query, before: QueryPlan) -> QueryPlan:
     """Return the plan of a query, which keeps of sources what the one before does."""
     # The only view of one is the only view of the other, whatever it is called.
     if isinstance(view, Mapping):
@@ -532,7 +458,7 @@ def plan_of_change(view: View | Mapping[str, View] | PlannedQuery, before: Query
     return replace(plan, views=(replace(plan.view(), name=before.name),)) if is_one else plan
 
 
-def plan_of_program(view: View | Mapping[str, View] | PlannedQuery, before: QueryPlan) -> QueryPlan:
+def plan_of_program(view: Query, before: QueryPlan) -> QueryPlan:
     """Return the plan of a query of another program, which may call the only view by a name or not."""
     if isinstance(view, Mapping) and len(view) == len(before.views) == 1:
         (only,) = view.values()

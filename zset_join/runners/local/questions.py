@@ -8,50 +8,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from zset_join.checkpoint.record import LATE_CHANGES_TOTAL
 from zset_join.core.notebook import html_progress
 from zset_join.core.progress_line import progress_line
 from zset_join.plan.merging import one_view
-from zset_join.plan.query_plan import QueryPlan
-from zset_join.runners.local.contents import Contents, view_not_kept
-from zset_join.runners.local.durable import PipelineDirectory
+from zset_join.runners.local.contents import view_not_kept
 from zset_join.runners.local.explaining import explain_row
 from zset_join.runners.local.history import InputHistory, inputs_not_kept, part_of
-from zset_join.runners.local.stage_states import MemoryStates
+from zset_join.runners.local.snapshots import Snapshots
 from zset_join.runners.local.statistics import statistics_of
 from zset_join.runners.local.verification import marks_by_stage, verify
-from zset_join.runners.local.watched import PublishedEpoch, PublishedEpochs, open_pipeline_console
-from zset_join.runners.local.watermarks import Watermarks
-from zset_join.stages.stage import StageOptions
+from zset_join.runners.local.watched import PublishedEpoch
 from zset_join.tools.batch import BatchTimes
 from zset_join.tools.reports import RowHistory, VerificationReport
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import NOTHING_DUE
 
-if TYPE_CHECKING:
-    from zset_join.console import Console
-    from zset_join.query.view import View
-
 __all__ = ["PipelineQuestions"]
 
 
-class PipelineQuestions:
-    """Answer questions about a pipeline; `Pipeline` is one of these and sets the attributes."""
-
-    plan: QueryPlan
-    epoch: int
-    progress: Mapping[str, Any]
-    _options: StageOptions
-    _watermarks: Watermarks
-    _processing_time_us: int | None
-    diff: Callable[..., Any]
-    _contents: Mapping[str, Contents] | None
-    _history: InputHistory | None
-    _memory: MemoryStates | None
-    _directory: PipelineDirectory | None
-    _watching: PublishedEpochs
+class PipelineQuestions(Snapshots):
+    """Answer questions about a pipeline."""
 
     def show(self, n: int = 20, *, view: str | None = None) -> None:
         """Print the first rows of a view, each after its weight.
@@ -131,22 +110,6 @@ class PipelineQuestions:
         plan, history = one_view(self.plan, view), self._kept_inputs("explain_row()").copied()
         stages, sources = self.plan.stages_of(plan.name), [source.name for source in plan.sources]
         return lambda: explain_row(plan, part_of(history, stages, sources), self._options, row, most_changes=most_changes)
-
-    def console(self, *, port: int = 0, diff: View | Mapping[str, View] | None = None) -> Console:
-        """Serve a page about the pipeline on this machine until it is closed; close it before the pipeline.
-
-        With a directory it reads the directory; in memory, the pipeline publishes a summary per epoch.
-
-        Args:
-            port: of 127.0.0.1; 0 picks a free one. The attribute `url` of the result is the address.
-            diff: another query; the page shows how its answers would differ, see `diff`.
-
-        Raises:
-            MissingPackageError: the extra `console` is not installed.
-            OptionError: the port is taken.
-        """
-        directory = None if self._directory is None else self._directory.location
-        return open_pipeline_console(self, self._watching, directory, port=port, changed=diff)
 
     def contents(self, name: str | None = None) -> ZSet:
         """Return the contents of a view, each distinct row with its weight.

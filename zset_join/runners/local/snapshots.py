@@ -18,17 +18,29 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from typing import Any
 
 import pyarrow as pa
 
+from zset_join.core.epoch_chain import ChainLink
+from zset_join.core.errors import StateError
 from zset_join.plan.query_plan import QueryPlan
+from zset_join.query.reading import Reading
+from zset_join.query.view import View
 from zset_join.runners.local.contents import Contents, HeldRows, Listing, repeated, view_not_kept
 from zset_join.runners.local.durable import PipelineDirectory
 from zset_join.runners.local.durable_epoch import DurableEpoch
+from zset_join.runners.local.engine import Engine
 from zset_join.runners.local.history import InputHistory
 from zset_join.runners.local.listed_answers import list_view
+from zset_join.runners.local.outputs import PipelineOutputs
+from zset_join.runners.local.saved import lasts
 from zset_join.runners.local.stage_states import MemoryStates, shapes_of
+from zset_join.runners.local.taking import RowTaking
+from zset_join.runners.local.undoing import QueryBefore
+from zset_join.runners.local.unfinished import closed, unfinished
 from zset_join.runners.local.watched import PublishedEpochs
+from zset_join.runners.local.watermarks import Watermarks
 from zset_join.stages.stage import StageOptions
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import AnswerListingOperator, DurableOperator
@@ -71,17 +83,34 @@ class Snapshot:
 
 
 class Snapshots:
-    """Publish snapshots of a pipeline for readers in other threads."""
+    """The parts of a pipeline, which `Pipeline` makes, and snapshots of its views for readers in other threads."""
 
     plan: QueryPlan
     epoch: int
+    progress: Mapping[str, Any]
+    positions: Mapping[str, Any]
+    dead_letters: pa.Table
+    _before: QueryBefore | None = None
     _contents: Mapping[str, Contents] | None
-    _history: InputHistory | None
-    _memory: MemoryStates | None
     _directory: PipelineDirectory | None
-    _watching: PublishedEpochs
-    _check_usable: Callable[[], None]
+    _dropped_sources: Mapping[str, int]
+    _engine: Engine
+    _has_several: bool
+    _history: InputHistory | None
+    _is_closed: bool
+    _last: Mapping[str, ZSet] | None
+    _memory: MemoryStates | None
+    _options: StageOptions
+    _outputs: PipelineOutputs
+    _processing_time_us: int | None
     _published: Snapshot | None = None
+    _readings: Mapping[str, Reading]
+    _taking: RowTaking
+    _undo_epochs: int
+    _unfinished: int | None
+    _views: Mapping[str, View] | None
+    _watching: PublishedEpochs
+    _watermarks: Watermarks
 
     def snapshot(self) -> Snapshot:
         """Return the contents of all views after the newest epoch, immutable, for any thread.
@@ -145,6 +174,29 @@ class Snapshots:
                 yield
             finally:
                 self._publish()
+
+    def _in_memory(self, what: str) -> MemoryStates:
+        self._check_usable()
+        if self._memory is None:
+            raise lasts(what)
+        return self._memory
+
+    def _link(self) -> ChainLink | None:
+        """Return the place of the last epoch in the chain of epochs; None in memory."""
+        record = None if self._directory is None else self._directory.last
+        return None if record is None else record.link
+
+    def _check_usable(self) -> None:
+        if (refusal := self._refusal()) is not None:
+            raise refusal
+
+    def _refusal(self) -> StateError | None:
+        """Return why the pipeline can no longer be used; None where it can."""
+        if self._is_closed:
+            return closed()
+        if self._unfinished is None:
+            return None
+        return unfinished(self._unfinished, None if self._directory is None else self._directory.outcome(self._unfinished))
 
 
 class _OpenStages:

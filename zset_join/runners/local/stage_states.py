@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Protocol
 
-from zset_join.core.errors import OptionError
 from zset_join.core.tick import Tick
 from zset_join.operators.shared_table import SharedTable
 from zset_join.plan.query_plan import QueryPlan, StateNode
@@ -35,7 +34,6 @@ __all__ = [
     "operators_of",
     "shapes_of",
     "why_together",
-    "with_budgets",
     "with_long_chunks",
 ]
 
@@ -45,23 +43,6 @@ _CHUNK_ROWS = 1 << 20  # as many as a join makes at once: what is one chunk is n
 def with_long_chunks(options: StageOptions) -> StageOptions:
     """Return options with larger chunks, since the engine concatenates them; given options are kept."""
     return replace(options, chunk_rows=_CHUNK_ROWS) if options.chunk_rows == StageOptions().chunk_rows else options
-
-
-def with_budgets(options: StageOptions, given: StageOptions) -> StageOptions:
-    """Return options with other budgets of hybrid state."""
-    after = replace(options, hot_budget=given.hot_budget, table_budget=given.table_budget)
-    wanted, plain = with_long_chunks(given), StageOptions()
-    for one in fields(StageOptions):
-        value = getattr(wanted, one.name)
-        if value not in (getattr(after, one.name), getattr(plain, one.name)):
-            raise OptionError(
-                f"evolve(options=...) has {one.name}={value!r}, and the pipeline {getattr(after, one.name)!r}. Only hot_budget "
-                "and table_budget change while it runs; open it again with the other ones.",
-                code="OPTION_VALUE",
-                option=one.name,
-                value=repr(value),
-            )
-    return after
 
 
 class StageStates(Protocol):

@@ -1,6 +1,5 @@
 """Changes to the directory of a stopped pipeline without its program: the directory contains its query as a plan.
 
-    diff_of_directory(path, view)       what another query would answer; no file of the checkpoint is written
     evolve_directory(path, view)        the other query from here on; outputs get the difference when it is started next
     undo_of_directory(path)             the query before the last change
 
@@ -14,11 +13,12 @@ that either query cannot take are counted, and omitted from both.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import pyarrow as pa
 
 from zset_join.checkpoint.reading import (
     changed_plan_of,
@@ -30,25 +30,19 @@ from zset_join.checkpoint.reading import (
     reads_start,
     stored_description,
 )
-from zset_join.core.errors import OptionError, StateError
-from zset_join.core.tick import Tick
-from zset_join.evolution.changed_columns import ColumnWords
+from zset_join.core.errors import OptionError
+from zset_join.evolution.changed_columns import NO_TERMS, ChangeTerms
 from zset_join.evolution.differences import PlanDiff
-from zset_join.evolution.same_lookups import with_lookups_of
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.query.several import PlannedQuery
-from zset_join.query.view import View
-from zset_join.runners.local.contents import Contents
+from zset_join.runners.local.checkpoint_diff import check_kept_here, evolution_to
 from zset_join.runners.local.directory_plans import DirectoryChange, described_beside
 from zset_join.runners.local.durable import PipelineDirectory
 from zset_join.runners.local.durable_epoch import DurableEpoch
-from zset_join.runners.local.engine import AnsweredEpoch
-from zset_join.runners.local.evolving import Evolution, EvolutionStart
-from zset_join.runners.local.history import InputHistory
+from zset_join.runners.local.evolving import Evolution
+from zset_join.runners.local.pipeline import Pipeline
 from zset_join.runners.local.place import Place, place_of
-from zset_join.runners.local.progress import epoch_counts
-from zset_join.runners.local.query_changes import plan_of_program, readings_of_query
-from zset_join.runners.local.rereading import read_again
+from zset_join.runners.local.query_changes import Query
 from zset_join.runners.local.undoing import (
     UNDO_EPOCHS,
     check_undo,
@@ -58,40 +52,23 @@ from zset_join.runners.local.undoing import (
     nothing_to_undo,
     words_back,
 )
-from zset_join.runners.local.watermarks import Watermarks
 from zset_join.stages.stage import StageOptions
 from zset_join.storage.folder import is_local
+from zset_join.zset.protocol import DurableOperator
 
-__all__ = ["check_kept_here", "check_streams", "diff_of_directory", "evolve_directory", "undo_of_directory"]
+__all__ = ["evolve_directory", "undo_of_directory"]
 
 _SESSION = "session.json"
 """The file beside the pipeline of a session; see `zset_join.sql.runtime.in_directory`."""
 
-_SNAPSHOT_AFTER_BYTES = 64 * 1024 * 1024
-
-
-def diff_of_directory(
-    directory: str | Path,
-    view: View | Mapping[str, View] | PlannedQuery,
-    *,
-    words: ColumnWords | None = None,
-    reread: Mapping[str, Any] | None = None,
-    as_now: bool = False,
-) -> PlanDiff:
-    """Return how the answers of another query would differ over what a directory holds."""
-    with _stopped(directory, view, words, reread, as_now=as_now) as (_, evolution):
-        return evolution.diff()
-
 
 def evolve_directory(
     directory: str | Path,
-    view: View | Mapping[str, View] | PlannedQuery,
+    view: Query,
     *,
-    words: ColumnWords | None = None,
+    terms: ChangeTerms = NO_TERMS,
     new_tables: Collection[str] = (),
     undo_epochs: int | None = None,
-    reread: Mapping[str, Any] | None = None,
-    as_now: bool = False,
 ) -> PlanDiff:
     """Change the query of a directory. The next start passes missing epochs to the outputs, this change last.
 
@@ -99,37 +76,55 @@ def evolve_directory(
     """
     if undo_epochs is not None:
         checked_undo_epochs(undo_epochs)
-    _refuse_session(_location(directory))
-    with _stopped(directory, view, words, reread, as_now=as_now) as (stopped, evolution):
-        filled = [evolution.plan.view(name or None).name for name in new_tables]
-        origin, place = stopped.origin, stopped.place
-        if origin.epoch:
-            evolution.build()
-        diff = evolution.diff()
-        answers = diff.answers([one.name for one in evolution.plan.views])
-        plan = evolution.durable_plan() if origin.epoch else evolution.plan
-        answered = AnsweredEpoch(origin.epoch, origin.processing_time_us, answers, evolution.known_times())
-        known = place.checkpoint.changed
-        change = DirectoryChange(
-            plan=plan,
-            watermarks=stopped.watermarks.of_plan(plan, answered.times),
-            contents=None if origin.contents is None else evolution.contents(origin.contents),
-            answers=answers,
-            begins=evolution.beginnings(answers) | {name: evolution.rows_after(name) for name in filled},
-            bare_view=known.bare_view if known is not None else "" if len(stopped.plan.views) == 1 else None,
-            positions={} if place.last is None else place.last.positions,
-            progress=epoch_counts({}, answered, [], {}, last={} if place.last is None else place.last.progress),
-            note=None,
-            undo_epochs=(UNDO_EPOCHS if known is None else known.undo_epochs) if undo_epochs is None else undo_epochs,
+    location = _location(directory)
+    _refuse_session(location)
+    plan, described = query_plan(location), stored_description(location) or {}
+    check_kept_here(location, described)
+    with (
+        tempfile.TemporaryDirectory(prefix="zset_join-") as temporary,
+        _StoppedPipeline(
+            PlannedQuery(plan=plan, readings={}, has_several=len(plan.views) > 1),
+            _place(location, temporary),
+            keep_view=described["keeps_view"],
+            keep_inputs=described["keeps_inputs"],
+            options=StageOptions(on_bad_input="quarantine"),
+        ) as pipeline,
+    ):
+        pipeline.new_tables, pipeline.undo_epochs = new_tables, undo_epochs
+        return pipeline.evolve_with(view, terms)
+
+
+class _StoppedPipeline(Pipeline[Any]):
+    """The pipeline of a directory, without its program and its outputs."""
+
+    new_tables: Collection[str] = ()
+    undo_epochs: int | None = None
+
+    def _evolution(self, view: Query, terms: ChangeTerms, states: Mapping[int, DurableOperator]) -> Evolution:
+        location = self.directory.location
+        described, has_clock = stored_description(location) or {}, reads_start(checkpoint_folder(location))
+        return evolution_to(view, self._start(states), described, terms, has_clock=has_clock)
+
+    def _changed_durably(
+        self,
+        directory: PipelineDirectory,
+        opened: DurableEpoch,
+        evolution: Evolution,
+        change: DirectoryChange,
+        letters: pa.Table,
+    ) -> Mapping[str, Any]:
+        known, plan = directory.checkpoint.changed, evolution.plan
+        filled = {plan.view(name or None).name for name in self.new_tables}
+        kept = UNDO_EPOCHS if known is None else known.undo_epochs
+        change = replace(
+            change,
+            begins={**change.begins, **{name: evolution.rows_after(name) for name in filled}},
+            bare_view=known.bare_view if known is not None else "" if len(self.plan.views) == 1 else None,
+            undo_epochs=kept if self.undo_epochs is None else self.undo_epochs,
             is_without_outputs=True,
-            cancels=_undone_columns(place, evolution.plan) - {*filled},
+            cancels=_undone_columns(directory, plan) - filled,
         )
-        place.begin()
-        if not origin.epoch:
-            place.change_at_once(change)
-            return diff
-        place.change(stopped.opened, evolution, change)
-        return replace(diff, taken=origin.epoch)
+        return super()._changed_durably(directory, opened, evolution, change, letters)
 
 
 def undo_of_directory(directory: str | Path, *, new_tables: Collection[str] = ()) -> PlanDiff:
@@ -149,7 +144,7 @@ def undo_of_directory(directory: str | Path, *, new_tables: Collection[str] = ()
     plan = QueryPlan.from_json(plan_before(committed.files.folder, last)["plan"])
     query = PlannedQuery(plan=replace(plan, state_names=()), readings={}, has_several=len(plan.views) > 1)
     words = words_back(columns_of_change(changed), is_at_once=last.epoch == changed.epoch)
-    return evolve_directory(location, query, words=words, new_tables=new_tables)
+    return evolve_directory(location, query, terms=ChangeTerms(words=words), new_tables=new_tables)
 
 
 def _undone_columns(place: PipelineDirectory, plan: QueryPlan) -> frozenset[str]:
@@ -181,137 +176,9 @@ def _location(directory: str | Path) -> str:
     return str(directory) if not is_local(str(directory)) else str(Path(directory).absolute())
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Stopped:
-    plan: QueryPlan
-    place: PipelineDirectory
-    origin: EvolutionStart
-    watermarks: Watermarks
-    opened: DurableEpoch
-
-
-@contextmanager
-def _stopped(
-    directory: str | Path,
-    view: View | Mapping[str, View] | PlannedQuery,
-    words: ColumnWords | None,
-    reread: Mapping[str, Any] | None = None,
-    *,
-    as_now: bool = False,
-) -> Iterator[tuple[_Stopped, Evolution]]:
-    """Open a directory at its newest epoch, and find how its query comes to another one."""
-    location = _location(directory)
-    plan, described = query_plan(location), stored_description(location) or {}
-    check_kept_here(location, described)
-    watermarks, options = Watermarks(plan), StageOptions(on_bad_input="quarantine")
-    contents = {one.name: Contents(plan.output_of(one.name).schema) for one in plan.views} if described["keeps_view"] else None
-    history = InputHistory() if described["keeps_inputs"] else None
-    with tempfile.TemporaryDirectory(prefix="zset_join-") as temporary:
-        place = PipelineDirectory(
-            _place(location, temporary),
-            plan,
-            options,
-            watermarks,
-            contents,
-            history,
-            snapshot_after_bytes=_SNAPSHOT_AFTER_BYTES,
-        )
-        with closing(place):
-            last, known = place.last, place.checkpoint.changed
-            tick = Tick(0) if last is None else Tick(last.epoch + 1, last.processing_time_us)
-            with place.epoch(tick) as opened:
-                origin = EvolutionStart(
-                    plan=plan,
-                    epoch=tick.epoch,
-                    processing_time_us=tick.processing_time_us,
-                    options=options,
-                    states={state.number: opened.state(state.number, tick) for state in plan.states} if tick.epoch else {},
-                    contents=contents,
-                    history=history,
-                    known=watermarks.known,
-                    gone={} if known is None else known.gone,
-                    as_now=as_now,
-                )
-                stopped = _Stopped(plan=plan, place=place, origin=origin, watermarks=watermarks, opened=opened)
-                plan = plan_of_program(view, plan)
-                again = read_again(reread or {}, readings_of_query(view)) if reread else {}
-                check_streams(stopped.plan, plan, described, view, has_clock=reads_start(checkpoint_folder(location)))
-                origin = replace(origin.with_words(words), plan=with_lookups_of(stopped.plan, plan), reread=again)
-                with closing(Evolution(origin, plan)) as evolution:
-                    yield stopped, evolution
-
-
 def _place(location: str, temporary: str) -> Place:
     """Return a directory as who runs it describes it; local state that is not its own lies elsewhere."""
     own = Path(location) / "local"
     local = str(own) if is_local(location) and own.is_dir() else temporary
     letters = place_of(location).dead_letters if is_local(location) else temporary
     return Place(location=location, local_state_dir=local, dead_letters=letters, described=described_beside)
-
-
-def check_kept_here(location: str, described: Mapping[str, Any]) -> None:
-    """Refuse a checkpoint whose state is not that of a pipeline."""
-    if "keeps_view" not in described:
-        raise OptionError(
-            f"{location} is the checkpoint of a query whose state lies in Spark's executors; it is not changed here. "
-            "Stop it and run zset-join evolve, or start its program and call query.evolve(view).",
-            code="NOT_FROM_HERE",
-            what="evolve",
-        )
-
-
-def check_streams(
-    before: QueryPlan, after: QueryPlan, described: Mapping[str, Any], query: Any = None, *, has_clock: bool = False
-) -> None:
-    """Refuse to change the streams of a query inside Spark, whose own files name them; a pipeline's may change.
-
-    `has_clock`: its files name the source that brings epochs without input, since its first query waited.
-    """
-    if "inputs" not in described:
-        return
-    operations = {one["name"]: list(one["operation"]) for one in described["inputs"] if "operation" in one}
-    for given in query.inputs if isinstance(query, PlannedQuery) else ():
-        name, stored = given["name"], operations.get(given["name"])
-        if stored is not None and stored != given["operation"]:
-            raise StateError(
-                f'what Spark computes from the stream "{name}" before the first stage was {stored} and is '
-                f"{given['operation']}. "
-                "The state holds the rows that resulted, so it is not changed in place. Put the new condition or column behind "
-                "a join or group, or start the new query with a checkpointLocation and outputs of its own.",
-                code="EVOLVE_STREAM",
-                stream=name,
-                before=stored,
-                after=given["operation"],
-            )
-    known, wanted = ({source.name for source in one.sources} for one in (before, after))
-    if known != wanted:
-        raise StateError(
-            f"the new query reads the streams {sorted(wanted)}, and the one in the checkpoint {sorted(known)}. Spark's own "
-            "files beside it name its streams, so none can be added or removed in place. Keep the streams, or start the new "
-            "query with a checkpointLocation and outputs of its own.",
-            code="EVOLVE_STREAM",
-            before=sorted(known),
-            after=sorted(wanted),
-        )
-    based = {one["name"] for one in described["inputs"] if one.get("baseline")}
-    too_late = sorted(source.name for source in after.sources if source.has_baseline and source.name not in based)
-    if too_late:
-        raise StateError(
-            f"the new query gives the streams {too_late} a baseline, and the one in the checkpoint began without: its rows "
-            "would come after changes that replace them. Leave baseline= out, or start the new query with a "
-            "checkpointLocation and outputs of its own.",
-            code="BASELINE_TOO_LATE",
-            names=too_late,
-        )
-    has_clock = has_clock or any(one.get("baseline") for one in described["inputs"])
-    waiting = [node.name for node in after.nodes if node.stage.waits_for_clock]
-    if waiting and not has_clock:
-        raise StateError(
-            f"the stages {waiting} of the new query wait for a processing time, and the checkpoint began without stages that "
-            "wait. Inside Spark they need one source more, which triggers epochs without input; Spark stores one offset per "
-            "source with each batch, and rejects a checkpoint with another number of them. Start the new query with a "
-            "checkpointLocation and outputs of its own.",
-            code="EVOLVE_STREAM",
-            before=sorted(known),
-            after=sorted(wanted),
-        )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -19,6 +19,7 @@ from zset_join.lookup.secret import secrets_of
 from zset_join.plan.query_plan import PlanSource, QueryPlan
 from zset_join.query.reading import Reading
 from zset_join.query.several import PlannedQuery
+from zset_join.query.view import View
 from zset_join.stages.effect import has_effect
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "UNDO_EPOCHS",
+    "QueryBefore",
     "check_same_columns",
     "check_undo",
     "checked_undo_epochs",
@@ -42,6 +44,16 @@ __all__ = [
 
 UNDO_EPOCHS = 1000
 """How many epochs behind a change it can be undone, where nothing else is requested."""
+
+
+@dataclass(frozen=True)
+class QueryBefore:
+    """The query before the last change."""
+
+    epoch: int  # of the change
+    views: Mapping[str, View] | None  # as given; None where it was one, or is read from the directory
+    query: PlannedQuery
+    columns: tuple[ColumnChange, ...] = ()  # what the change did to columns of sources
 
 
 def checked_undo_epochs(epochs: int) -> int:

@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from zset_join.core.errors import BadInputError, SqlError, StateError
+from zset_join.evolution.changed_columns import ChangeTerms, ColumnWords
 from zset_join.evolution.differences import PlanDiff
 from zset_join.query import View, appends
 from zset_join.runners.local.pipeline import Pipeline
@@ -454,16 +455,15 @@ class DurablePlan(ProcessRuntime):
         number = self._declarations.write(Catalogued(declared=tuple(declared), views=tuple(wanted), settings=self._settings))
         before = pipeline.epoch
         try:
-            diff = pipeline.evolve(
-                wanted,
-                outputs=outputs or None,
-                note={"catalog": number},
-                fresh=self._fresh(wanted),
-                as_now=True,
-                first_rows=first_rows,
-                defaults=defaults,
+            terms = ChangeTerms(
+                words=ColumnWords(defaults=defaults or {}),
                 reread=reread,
+                as_now=True,
+                first_rows=first_rows or {},
+                fresh=self._fresh(wanted),
+                note={"catalog": number},
             )
+            diff = pipeline.evolve_with(wanted, terms, outputs or None)
         except BaseException as error:
             if pipeline.epoch == before:
                 self._declarations.drop(number)

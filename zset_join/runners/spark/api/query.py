@@ -14,28 +14,26 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from zset_join.checkpoint.reading import stored_query_id
 from zset_join.core.errors import StateError, ZsetJoinError
 from zset_join.core.notebook import html_progress, html_text
-from zset_join.evolution.changed_columns import ColumnWords
-from zset_join.runners.spark.api.stored_query import QueryRunner, QueryTools, StoredQuery
-from zset_join.runners.spark.driver.epochs import DriverSettings
+from zset_join.evolution.changed_columns import ChangeTerms, ColumnWords
+from zset_join.runners.spark.api.changing_query import ChangingQuery
+from zset_join.runners.spark.api.stored_query import Call, QueryRunner, StoredQuery
 from zset_join.runners.spark.driver.on_server import refuse_missing
-from zset_join.runners.spark.driver.served import ServedEpochs, ServedQuery, ServedTools, refuse_served
-from zset_join.runners.spark.driver.served_executors import ServedExecutorEpochs, ServedExecutorQuery, refuse_served_executors
+from zset_join.runners.spark.driver.served import ServedEpochs, refuse_served
+from zset_join.runners.spark.driver.served_handle import ServedHandle
 
 if TYPE_CHECKING:
     from zset_join.checkpoint.other_mode import OtherMode
     from zset_join.evolution.differences import PlanDiff
     from zset_join.query.several import PlannedQuery
-    from zset_join.runners.spark.api.changing_query import ChangingOnExecutors, ChangingQuery
-    from zset_join.runners.spark.epoch.progress import ProgressLog
 
-__all__ = ["JoinQuery", "attached_on_server", "start_query", "start_served", "start_served_executors"]
+__all__ = ["JoinQuery", "attached_on_server", "start_query", "start_served"]
 
 
 class JoinQuery(StoredQuery):
@@ -44,13 +42,14 @@ class JoinQuery(StoredQuery):
     Args:
         spark_query: Spark's own handle.
         runner: runs the epochs.
-        tools: answer questions about the query.
+        call: calls the process that holds the checkpoint.
+        changing: changes it.
     """
 
-    def __init__(self, spark_query: StreamingQuery, runner: QueryRunner, tools: QueryTools) -> None:
-        super().__init__(runner, tools)
+    def __init__(self, spark_query: StreamingQuery, runner: QueryRunner, call: Call, changing: ChangingQuery) -> None:
+        super().__init__(runner, call)
         self.spark_query = spark_query
-        self.changing: ChangingQuery | ChangingOnExecutors | None = None
+        self.changing = changing
         self._changes = threading.Lock()
         if runner.heartbeat is not None:
             runner.heartbeat.start()
@@ -187,7 +186,8 @@ class JoinQuery(StoredQuery):
         Cost: that of `Pipeline.evolve`, and a stop and a start of Spark's query; epochs wait meanwhile.
         """
         words = ColumnWords(renamed={} if renamed is None else renamed, defaults={} if defaults is None else defaults)
-        return self._changed("evolve", lambda changing: changing.changed(view, words, reread, as_now=as_now))
+        terms = ChangeTerms(words=words, reread=reread, as_now=as_now)
+        return self._changed("evolve", lambda changing: changing.changed(view, terms))
 
     def undo(self) -> PlanDiff:
         """Go back to the query before the last change, as `evolve` does: a change like any other, undone by another `undo`.
@@ -208,9 +208,9 @@ class JoinQuery(StoredQuery):
 
     def _planned(self, view: Any) -> PlannedQuery:
         """Return another query with the options of this one, such as `keepState`."""
-        return super()._planned(view) if self.changing is None else self.changing.planned(view)
+        return self.changing.planned(view)
 
-    def _changed(self, what: str, change: Callable[[ChangingQuery | ChangingOnExecutors], tuple[PlanDiff, Any]]) -> PlanDiff:
+    def _changed(self, what: str, change: Callable[[ChangingQuery], tuple[PlanDiff, Any]]) -> PlanDiff:
         """Change the query, stop Spark's, and continue with the one that is started."""
         with self._changes:
             if not self.isActive:
@@ -220,25 +220,21 @@ class JoinQuery(StoredQuery):
                     "it is then on it.",
                     code="QUERY_STOPPED",
                 )
-            changing = self.changing
-            assert changing is not None  # noqa: S101 - every start sets it
+            before = self._runner
             try:
-                diff, after = change(changing)
+                diff, after = change(self.changing)
                 self.stop()
-                started = changing.started(after, diff)
+                started = self.changing.started(after, diff)
             except BaseException as error:
-                if changing.has_ended:
+                if before.has_ended:
                     self.stop()
-                    self._runner.error = error
+                    before.error = error
                 raise
             self.spark_query, self._closer = started.spark_query, started._closer
-            self._runner, self._tools, self.changing = started._runner, started._tools, started.changing
+            self._runner, self._call, self.changing = started._runner, started._call, started.changing
+            log = self._runner.progress.entries  # goes on with the epochs before the change
+            log.extendleft(reversed([one for one in before.progress.entries if one not in log]))
         return diff
-
-    def keep_progress_of(self, before: ProgressLog) -> None:
-        """Go on with the counts of the epochs of this query before it was changed."""
-        log = self._runner.progress.entries
-        log.extendleft(reversed([one for one in before.entries if one not in log]))
 
     def exception(self) -> BaseException | None:
         """Return the error of the query; None while it runs or after `stop`."""
@@ -300,15 +296,11 @@ class _Gate:
 
 
 def start_query(
-    stream: Callable[[], DataStreamWriter],
-    runner: QueryRunner,
-    tools: QueryTools,
-    *,
-    checkpoint_location: str,
+    stream: Callable[[], DataStreamWriter], runner: QueryRunner, call: Call, changing: ChangingQuery, *, location: str
 ) -> JoinQuery:
     # A checkpoint that exists is opened before Spark starts; for a new one Spark chooses the id first.
     gate = _Gate(runner)
-    known_id = stored_query_id(checkpoint_location)
+    known_id = stored_query_id(location)
     if known_id is not None:
         runner.attach(known_id)
     try:
@@ -321,8 +313,8 @@ def start_query(
             runner.attach(str(spark_query.id))
         elif str(spark_query.id) != known_id:
             raise StateError(
-                f"the checkpoint {checkpoint_location} holds the state of query {known_id}, and Spark started query "
-                f"{spark_query.id} on it: Spark's own files there were removed. Start with a new checkpointLocation.",
+                f"the checkpoint {location} holds the state of query {known_id}, and Spark started query {spark_query.id} on "
+                "it: Spark's own files there were removed. Start with a new checkpointLocation.",
                 code="FOREIGN_STATE",
                 found=known_id,
                 expected=str(spark_query.id),
@@ -334,45 +326,25 @@ def start_query(
         runner.close()
         raise
     gate.open()
-    return JoinQuery(spark_query, runner, tools)
+    return JoinQuery(spark_query, runner, call, changing)
 
 
 def start_served(
-    stream: DataStreamWriter, runner: ServedQuery, baseline: bytes | None, draft: Callable[[], OtherMode]
+    stream: Callable[[], DataStreamWriter], runner: ServedHandle, draft: Callable[[], OtherMode], changing: ChangingQuery
 ) -> JoinQuery:
     """Start a query over Spark Connect: its epochs run in a process of the server."""
     other = None if refuse_served(runner.settings, runner.session) else draft()
-    query = stream.foreachBatch(ServedEpochs(runner.settings, baseline, other)).start()
+    query = stream().foreachBatch(ServedEpochs(runner.settings, other)).start()
 
     def is_active() -> bool:
         return bool(query.isActive)
 
     runner.is_active = is_active
-    return JoinQuery(query, runner, ServedTools(runner))
+    return JoinQuery(query, runner, runner.call, changing)
 
 
-def start_served_executors(
-    stream: Callable[[], DataStreamWriter],
-    runner: ServedExecutorQuery,
-    draft: Callable[[], OtherMode],
-    changing: ChangingOnExecutors,
-) -> JoinQuery:
-    """Start a query over Spark Connect whose epochs executors run."""
-    other = None if refuse_served_executors(runner.settings, runner.session) else draft()
-    query = stream().foreachBatch(ServedExecutorEpochs(runner.settings, other)).start()
-
-    def is_active() -> bool:
-        return bool(query.isActive)
-
-    runner.is_active = is_active
-    started = JoinQuery(query, runner, runner.tools())
-    started.changing = changing
-    return started
-
-
-def attached_on_server(settings: DriverSettings, session: SparkSession) -> StoredQuery:
+def attached_on_server(handle: ServedHandle) -> StoredQuery:
     """Return the questions of a client of Spark Connect to a query that does not run: every question opens its checkpoint."""
-    refuse_missing(session, settings.options.checkpoint_location)
-    refuse_served(settings, session)
-    runner = ServedQuery(settings, session)
-    return StoredQuery(runner, ServedTools(runner))
+    refuse_missing(handle.session, handle.options.checkpoint_location)
+    refuse_served(handle.settings, handle.session)
+    return StoredQuery(handle, handle.call)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -22,6 +22,7 @@ from zset_join.core.errors import StateError, ZsetJoinError
 from zset_join.core.extras import needed_for
 from zset_join.core.options import QueryOptions
 from zset_join.core.progress_line import progress_line
+from zset_join.evolution.changed_columns import ChangeTerms
 from zset_join.runners.spark.api.other_queries import planned_writer
 from zset_join.runners.spark.epoch.heartbeat import Heartbeat
 from zset_join.runners.spark.epoch.progress import ProgressLog
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from zset_join.tools.reports import RowHistory, VerificationReport
     from zset_join.tools.savepoint import Savepoint
 
-__all__ = ["QueryRunner", "QueryTools", "StoredQuery"]
+__all__ = ["Call", "QueryRunner", "StoredQuery", "called_here"]
 
 
 class QueryRunner(Protocol):
@@ -45,9 +46,11 @@ class QueryRunner(Protocol):
         error: what stopped the query, as it was raised; None while it runs.
         progress: what the newest epochs did.
         heartbeat: brings an epoch when something is due though no row arrives; None where nothing waits for a time.
+        has_ended: a change of the query counts, so that the epochs of before have come to an end.
     """
 
     error: BaseException | None
+    has_ended: bool
     progress: ProgressLog
     heartbeat: Heartbeat | None
 
@@ -78,54 +81,30 @@ class QueryRunner(Protocol):
         """Return the library's error for one of Spark or Python; None if there is none."""
         ...
 
-    def backup(self, directory: str | Path) -> Savepoint:
-        """Copy checkpoint and output between two epochs."""
-        ...
-
     def close(self) -> None:
         """Close the output and release the checkpoint."""
         ...
 
 
-class QueryTools(Protocol):
-    """Interface of the tools of a query."""
+Call: TypeAlias = Callable[..., Any]
+"""Takes a verb and its arguments by name; returns the answer of the process that holds the checkpoint."""
 
-    def verify(
-        self,
-        *,
-        left_df: DataFrame | None,
-        right_df: DataFrame | None,
-        tables: Mapping[str, DataFrame] | None,
-        actual_df: DataFrame | None,
-        most_differences: int,
-        sample: float | None,
-    ) -> VerificationReport:
-        """Compare the emitted rows with a batch query; see `StoredQuery.verify`."""
-        ...
 
-    def explain_row(self, row: Mapping[str, Any], *, most_rows: int) -> RowHistory:
-        """Return the origin of a row; see `StoredQuery.explain_row`."""
-        ...
+def called_here(verbs: Mapping[str, Callable[..., Any]]) -> Call:
+    """Return what answers questions in this process."""
 
-    def diff(
-        self, query: PlannedQuery, *, lease_seconds: float, reread: Mapping[str, Any] | None = None, as_now: bool = False
-    ) -> PlanDiff:
-        """Return how the answers of another query would differ; see `StoredQuery.diff`."""
-        ...
+    def call(verb: str, **given: Any) -> Any:
+        return verbs[verb](**given)
 
-    def dead_letters(self, **chosen: Any) -> pa.Table: ...
-
-    def view_rows(self, view: str, values: Mapping[str, Any], *, most_rows: int) -> tuple[ZSet, int]:
-        """Return rows that an output holds; see `StoredQuery.view_rows`."""
-        ...
+    return call
 
 
 class StoredQuery:
     """Questions to a stored query; a context manager, so that the checkpoint is released."""
 
-    def __init__(self, runner: QueryRunner, tools: QueryTools) -> None:
+    def __init__(self, runner: QueryRunner, call: Call) -> None:
         self._runner = runner
-        self._tools = tools
+        self._call = call
 
     def __enter__(self) -> StoredQuery:
         return self
@@ -167,7 +146,8 @@ class StoredQuery:
             StateError: the checkpoint cannot be read.
         """
         with progress_line("verifying the outputs with a batch query"):
-            return self._tools.verify(
+            report: VerificationReport = self._call(
+                "verify",
                 left_df=left_df,
                 right_df=right_df,
                 tables=tables,
@@ -175,6 +155,7 @@ class StoredQuery:
                 most_differences=most_differences,
                 sample=sample,
             )
+            return report
 
     def backup(self, directory: str | Path) -> Savepoint:
         """Copy checkpoint and output together, between two epochs; `zset_join.tools.savepoint.restore` brings both back.
@@ -190,7 +171,8 @@ class StoredQuery:
 
         Cost: every byte of checkpoint and output is read and written once.
         """
-        return self._runner.backup(directory)
+        found: Savepoint = self._call("backup", directory=directory)
+        return found
 
     def explain_row(self, row: Mapping[str, Any], *, most_rows: int = 1_000) -> RowHistory:
         """Return the input changes that produced and retracted the output rows with given values, from the kept log.
@@ -208,7 +190,8 @@ class StoredQuery:
         Cost: a replay of the snapshots and logs of all stages on the driver, one bucket at a time; with a step that Spark alone
             evaluates a small Spark job per epoch.
         """
-        return self._tools.explain_row(row, most_rows=most_rows)
+        found: RowHistory = self._call("explain_row", row=row, most_rows=most_rows)
+        return found
 
     def diff(
         self,
@@ -237,7 +220,9 @@ class StoredQuery:
 
         Cost: every snapshot and log is read, and the state is built again as mapped files in the temporary directory.
         """
-        return self._tools.diff(self._planned(view), lease_seconds=lease_seconds, reread=reread, as_now=as_now)
+        terms = ChangeTerms(reread=reread, as_now=as_now)
+        found: PlanDiff = self._call("diff", query=self._planned(view), lease_seconds=lease_seconds, terms=terms)
+        return found
 
     def _planned(self, view: Any) -> PlannedQuery:
         """Return another query as it is compared with this one."""
@@ -257,7 +242,7 @@ class StoredQuery:
 
         Memory: all that are returned.
         """
-        return self._tools.dead_letters(stream=stream, epoch=epoch, code=code)
+        return self._call("dead_letters", stream=stream, epoch=epoch, code=code)
 
     def view_rows(self, view: str, values: Mapping[str, Any], *, most_rows: int = 1_000) -> tuple[ZSet, int]:
         """Return present rows of the view from its first readable output, and their number.
@@ -274,7 +259,8 @@ class StoredQuery:
 
         Cost: a pass over the output.
         """
-        return self._tools.view_rows(view, values, most_rows=most_rows)
+        found: tuple[ZSet, int] = self._call("view_rows", view=view, values=values, most_rows=most_rows)
+        return found
 
     def console(self, *, port: int = 0, diff: Any = None) -> Console:
         """Serve a page about the query on this machine until it is closed; see `zset_join.console`.

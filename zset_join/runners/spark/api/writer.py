@@ -23,26 +23,24 @@ from zset_join.checkpoint.reading import checkpoint_folder, no_checkpoint, store
 from zset_join.core.errors import OptionError
 from zset_join.core.options import KeepState, QueryOptions
 from zset_join.query.several import PlannedQuery
-from zset_join.runners.spark.api.changing_query import ChangingOnExecutors, ChangingQuery, RunnerHere
+from zset_join.runners.spark.api.changing_query import ChangingOnExecutors, ChangingQuery
 from zset_join.runners.spark.api.lookup_defaults import is_lookup_option, job_defaults, lookup_options
-from zset_join.runners.spark.api.query import JoinQuery, attached_on_server, start_query, start_served, start_served_executors
-from zset_join.runners.spark.api.stored_query import QueryRunner, QueryTools, StoredQuery
+from zset_join.runners.spark.api.query import JoinQuery, attached_on_server, start_query, start_served
+from zset_join.runners.spark.api.stored_query import QueryRunner, StoredQuery, called_here
 from zset_join.runners.spark.api.unknown_methods import missing_on_writer, not_for_views
 from zset_join.runners.spark.driver.choosing import Choice, choice_of_connect, chosen_mode, expected_state
 from zset_join.runners.spark.driver.chosen_sink import ChosenSink
 from zset_join.runners.spark.driver.driver_query import DriverQuery
-from zset_join.runners.spark.driver.driver_tools import DriverTools, ExecutorTools
+from zset_join.runners.spark.driver.driver_tools import driver_verbs, executor_verbs
 from zset_join.runners.spark.driver.epochs import DriverEpochs
-from zset_join.runners.spark.driver.on_server import refuse_missing
 from zset_join.runners.spark.driver.other_modes import OtherModes
-from zset_join.runners.spark.driver.served import ServedQuery, budget_of
 from zset_join.runners.spark.driver.served_executors import (
-    ServedExecutorQuery,
-    handle_of,
-    refuse_served_executors,
+    ExecutorSettings,
+    sent_to_executors,
     served_executor_rows,
     stored_facts,
 )
+from zset_join.runners.spark.driver.served_handle import ServedHandle, budget_of
 from zset_join.runners.spark.driver.starting import (
     check_mode,
     dead_letters_place,
@@ -303,47 +301,45 @@ class JoinStreamWriter:
             StateError: the checkpoint belongs to another query.
             SinkError: the output belongs to another query or has other columns.
         """
+        return self.start_behind_change(None)
+
+    def on_executors(self) -> EpochRunner | ExecutorSettings:
+        """Return what runs the query on executors, or over Spark Connect the query as it travels."""
+        runner, tagged, _ = self._prepared()
+        return self._sent(runner, tagged) if is_connect(self.session) else runner
+
+    def start_behind_change(self, given_through: int | None) -> JoinQuery:
+        """Start the query, as `start` does.
+
+        Args:
+            given_through: on the driver, the last epoch passed to functions, if the query was changed to this one; else None.
+        """
         if self._of_driver():
-            return self.start_behind_change(None)
+            return self._start_on_driver(given_through)
         runner, tagged, location = self._prepared(makes_place=True)
         if is_connect(self.session):
             draft = OtherModes("executors", runner.options, lambda: runner.query, self._here).draft
             one, rows = self._handle(runner, tagged), partial(served_executor_rows, runner, tagged)
-            return start_served_executors(lambda: self._of_spark(rows(), location), one, draft, ChangingOnExecutors(self, one))
-        stream = partial(self._stream, runner, tagged, location)
-        started = start_query(stream, runner, ExecutorTools(runner), checkpoint_location=location)
-        started.changing = ChangingOnExecutors(self, RunnerHere(runner))
-        return started
+            return start_served(lambda: self._of_spark(rows(), location), one, draft, ChangingOnExecutors(self, one.call))
+        call, stream = called_here(executor_verbs(runner)), partial(self._stream, runner, tagged, location)
+        return start_query(stream, runner, call, ChangingOnExecutors(self, call), location=location)
 
-    def on_executors(self) -> EpochRunner:
-        return self._prepared()[0]
-
-    def served(self) -> ServedExecutorQuery:
-        return self._handle(*self._prepared()[:2])
-
-    def start_behind_change(self, given_through: int | None) -> JoinQuery:
-        """Start the query on the driver, as `start` does.
-
-        Args:
-            given_through: the last epoch passed to functions, if the query was changed to this one; else None.
-        """
+    def _start_on_driver(self, given_through: int | None) -> JoinQuery:
         query, epochs, options = self._prepared_on_driver()
-        location, tools = options.checkpoint_location, DriverTools(epochs)
+        location = options.checkpoint_location
         if is_connect(query.session):
-            rows, baseline = served_rows(query, epochs), None if epochs.baseline is None else frame_bytes(epochs.baseline)
-            runner = ServedQuery(replace(epochs.settings, is_served=True), query.session)
-            others = OtherModes("driver", options, lambda: self._query.placed, lambda: query)
-            served = start_served(self._of_spark(rows, location), runner, baseline, others.draft)
-            served.changing = ChangingQuery(self, runner)
-            return served
+            handle, rows = self._handle_on_driver(epochs, query.session), partial(served_rows, query, epochs)
+            draft = OtherModes("driver", options, lambda: self._query.placed, lambda: query).draft
+            return start_served(lambda: self._of_spark(rows(), location), handle, draft, ChangingQuery(self, handle.call))
         make_place(location)
         check_mode(location, "driver")
         epochs.given_through = given_through
-        started = start_query(
-            lambda: self._of_spark(streamed_rows(query, epochs), location), epochs, tools, checkpoint_location=location
-        )
-        started.changing = ChangingQuery(self, epochs)
-        return started
+        call = called_here(driver_verbs(epochs))
+
+        def stream() -> DataStreamWriter:
+            return self._of_spark(streamed_rows(query, epochs), location)
+
+        return start_query(stream, epochs, call, ChangingQuery(self, call), location=location)
 
     def changed_to(self, other: JoinStreamWriter) -> JoinStreamWriter:
         """Return a writer of another query with the options, the trigger and the name of this one.
@@ -414,21 +410,17 @@ class JoinStreamWriter:
             SinkError: as `start`.
         """
         runner: QueryRunner
-        tools: QueryTools
         if self._of_driver():
             query, epochs, options = self._prepared_on_driver()
             if is_connect(query.session):
-                return attached_on_server(replace(epochs.settings, is_served=True), query.session)
+                return attached_on_server(self._handle_on_driver(epochs, query.session))
             check_mode(options.checkpoint_location, "driver")
-            runner, tools, location = epochs, DriverTools(epochs), options.checkpoint_location
+            runner, call, location = epochs, called_here(driver_verbs(epochs)), options.checkpoint_location
         else:
             on_executors, tagged, location = self._prepared()
             if is_connect(self.session):
-                handle = self._handle(on_executors, tagged)
-                refuse_missing(self.session, location)
-                refuse_served_executors(handle.settings, self.session)
-                return StoredQuery(handle, handle.tools())
-            runner, tools = on_executors, ExecutorTools(on_executors)
+                return attached_on_server(self._handle(on_executors, tagged))
+            runner, call = on_executors, called_here(executor_verbs(on_executors))
         query_id = stored_query_id(location)
         if query_id is None:
             raise no_checkpoint(location)
@@ -438,7 +430,7 @@ class JoinStreamWriter:
         except BaseException:
             runner.close()
             raise
-        return StoredQuery(runner, tools)
+        return StoredQuery(runner, call)
 
     def _stream(self, runner: EpochRunner, tagged: TaggedStreams, location: str) -> DataStreamWriter:
         """Return Spark's own writer of the rows; a source of ours that the checkpoint needs is made."""
@@ -485,9 +477,26 @@ class JoinStreamWriter:
         runner.after_begin = OtherModes("executors", options, lambda: plan, self._here).write
         return runner, tagged, options.checkpoint_location
 
-    def _handle(self, runner: EpochRunner, tagged: TaggedStreams) -> ServedExecutorQuery:
+    def _sent(self, runner: EpochRunner, tagged: TaggedStreams) -> ExecutorSettings:
+        return sent_to_executors(runner, tagged, self._outputs, [one for sinks in self._sinks.values() for one in sinks])
+
+    def _handle(self, runner: EpochRunner, tagged: TaggedStreams) -> ServedHandle:
         """Return the view of the query that a client of Spark Connect has."""
-        return handle_of(runner, tagged, self._outputs, [one for sinks in self._sinks.values() for one in sinks])
+        settings = self._sent(runner, tagged)
+        return ServedHandle(
+            settings=settings, session=runner.query.session, schema=runner.schema, explanation=runner.explanation
+        )
+
+    def _handle_on_driver(self, epochs: DriverEpochs, session: SparkSession) -> ServedHandle:
+        """Return `_handle` of a query on the driver."""
+        baseline = None if epochs.baseline is None else frame_bytes(epochs.baseline)
+        settings = replace(epochs.settings, is_served=True, baseline=baseline)
+        return ServedHandle(
+            settings=settings,
+            session=session,
+            schema=epochs.schema,
+            explanation=lambda: epochs.explanation(budget_of(session, epochs.options)),
+        )
 
     def _check_output(self) -> None:
         if not self._outputs:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +19,10 @@ from zset_join.changelog.decoding import decode
 from zset_join.core.errors import OptionError
 from zset_join.core.relation import Relation
 from zset_join.core.row_conversion import rows_having, take_rows
+from zset_join.runners.spark.driver.changing_executors import evolve_executors, undo_executors
 from zset_join.runners.spark.driver.epochs import DriverEpochs
+from zset_join.runners.spark.driver.served_executors import ExecutorSettings
+from zset_join.runners.spark.epoch.runner import EpochRunner
 from zset_join.tools.dead_letters import read_letters
 from zset_join.tools.reports import VerificationReport, of_outputs
 from zset_join.zset import ZSet, single_batch
@@ -26,20 +30,52 @@ from zset_join.zset import ZSet, single_batch
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from zset_join.evolution.changed_columns import ChangeTerms
     from zset_join.evolution.differences import PlanDiff
     from zset_join.query.several import PlannedQuery
-    from zset_join.runners.spark.epoch.runner import EpochRunner
     from zset_join.tools.reports import RowHistory
 
-__all__ = ["DriverTools", "ExecutorTools", "refuse_given"]
+__all__ = ["driver_verbs", "executor_verbs"]
 
 _FORMS = {"weight": "_weight", "row_kind": "_row_kind", "change_data_feed": "_change_type"}
 """The column of each form with the operation of a line."""
 
 
-class DriverTools:
-    """Answer questions about a query that runs on the driver."""
+def driver_verbs(epochs: DriverEpochs) -> Mapping[str, Callable[..., Any]]:
+    """Return what a query whose epochs run on the driver answers, by name."""
+    from zset_join.runners.local.checkpoint_diff import diff_of_checkpoint
 
+    tools, options = DriverTools(epochs), epochs.options
+    return {
+        "backup": epochs.backup,
+        "dead_letters": partial(read_letters, options.checkpoint_location, path=options.dead_letter_path),
+        "diff": partial(diff_of_checkpoint, options.checkpoint_location),
+        "evolve": epochs.evolve,
+        "explain_row": tools.explain_row,
+        "undo": epochs.undo,
+        "verify": tools.verify,
+        "view_rows": tools.view_rows,
+    }
+
+
+def executor_verbs(runner: EpochRunner) -> Mapping[str, Callable[..., Any]]:
+    """Return what a query on executors answers, by name."""
+    from zset_join.runners.spark.driver.executors_state import diff_of_executors
+
+    tools, location = ExecutorTools(runner), runner.options.checkpoint_location
+    return {
+        "backup": runner.backup,
+        "dead_letters": partial(read_letters, location, path=runner.options.dead_letter_path),
+        "diff": partial(diff_of_executors, location),
+        "evolve": tools.evolve,
+        "explain_row": tools.explain_row,
+        "undo": tools.undo,
+        "verify": tools.verify,
+        "view_rows": tools.view_rows,
+    }
+
+
+class DriverTools:
     def __init__(self, epochs: DriverEpochs) -> None:
         self._epochs = epochs
 
@@ -48,17 +84,14 @@ class DriverTools:
         *,
         actual_df: Any = None,
         most_differences: int = 20,
-        actual: Callable[[], pa.Table] | None = None,
         **given: Any,
     ) -> VerificationReport:
-        refuse_given(given)
+        _refuse_given(given)
         epochs = self._kept("verify()")
         schema = epochs.schema
         with epochs.pause():
             pipeline = epochs.opened()
-            if actual is None and actual_df is not None:
-                actual = actual_df.toArrow
-            emitted = _readable(epochs) if actual is None else {"": actual}
+            emitted = _readable(epochs) if actual_df is None else {"": actual_df.toArrow}
             if not emitted:
                 raise OptionError(
                     "no output can be read back; pass verify(actual_df=...) with the emitted changes and their column _weight.",
@@ -74,17 +107,6 @@ class DriverTools:
         epochs = self._kept("explain_row()")
         with epochs.pause():
             return epochs.opened().explain_row(row, most_changes=most_rows)
-
-    def diff(
-        self, query: PlannedQuery, *, lease_seconds: float, reread: Mapping[str, Any] | None = None, as_now: bool = False
-    ) -> PlanDiff:
-        from zset_join.runners.local.pinned import diff_of_running
-
-        return diff_of_running(self._epochs.location, query, lease_seconds=lease_seconds, reread=reread, as_now=as_now)
-
-    def dead_letters(self, **chosen: Any) -> pa.Table:
-        options = self._epochs.settings.options
-        return read_letters(options.checkpoint_location, path=options.dead_letter_path, **chosen)
 
     def view_rows(self, view: str, values: Mapping[str, Any], *, most_rows: int) -> tuple[ZSet, int]:
         epochs = self._epochs
@@ -134,17 +156,20 @@ class ExecutorTools:
 
         return explain_row(self._runner.query, self._runner, row, most_rows=most_rows)
 
-    def diff(
-        self, query: PlannedQuery, *, lease_seconds: float, reread: Mapping[str, Any] | None = None, as_now: bool = False
+    def evolve(
+        self, query: PlannedQuery, after: EpochRunner | ExecutorSettings, terms: ChangeTerms, *, is_given: bool
     ) -> PlanDiff:
-        from zset_join.runners.spark.driver.executors_state import diff_of_executors
+        """Change the query between two epochs; where it was sent here, outputs are given the difference now."""
+        runner, is_sent = self._made(after), not isinstance(after, EpochRunner)
+        return evolve_executors(self._runner, query, runner, is_given=is_given, terms=terms, gives_difference=is_sent)
 
-        location = self._runner.options.checkpoint_location
-        return diff_of_executors(location, query, lease_seconds=lease_seconds, reread=reread, as_now=as_now)
+    def undo(self, query: PlannedQuery | None = None, after: EpochRunner | ExecutorSettings | None = None) -> PlanDiff:
+        """Go back to the query before the last change, as `evolve`."""
+        before = None if query is None or after is None else (query, self._made(after))
+        return undo_executors(self._runner, before, gives_difference=not isinstance(after, EpochRunner))
 
-    def dead_letters(self, **chosen: Any) -> pa.Table:
-        options = self._runner.options
-        return read_letters(options.checkpoint_location, path=options.dead_letter_path, **chosen)
+    def _made(self, after: EpochRunner | ExecutorSettings) -> EpochRunner:
+        return after if isinstance(after, EpochRunner) else after.runner(self._runner.query.session)
 
     def view_rows(self, view: str, values: Mapping[str, Any], *, most_rows: int) -> tuple[ZSet, int]:  # noqa: ARG002 - the only one
         from zset_join.runners.spark.tools.verification import emitted_rows
@@ -152,7 +177,7 @@ class ExecutorTools:
         return emitted_rows(self._runner, values, most_rows=most_rows)
 
 
-def refuse_given(given: Mapping[str, Any]) -> None:
+def _refuse_given(given: Mapping[str, Any]) -> None:
     """Reject arguments that verify() takes on executors and not on the driver."""
     unfit = sorted(name for name, value in given.items() if value is not None)
     if unfit:

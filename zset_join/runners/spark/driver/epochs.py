@@ -21,7 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,14 +42,15 @@ from zset_join.core.errors import StateError
 from zset_join.core.options import QueryOptions
 from zset_join.core.progress_line import progress_line
 from zset_join.core.tick import Tick
-from zset_join.evolution.changed_columns import ColumnWords
+from zset_join.evolution.changed_columns import NO_TERMS, ChangeTerms
 from zset_join.evolution.differences import PlanDiff
 from zset_join.query.several import PlannedQuery
+from zset_join.runners.local.checkpoint_diff import check_streams
+from zset_join.runners.local.directory_plans import described_plan
 from zset_join.runners.local.pipeline import Pipeline
 from zset_join.runners.local.place import Place
 from zset_join.runners.local.processing_time import processing_time_us
 from zset_join.runners.local.statistics import explained_threads
-from zset_join.runners.local.stopped import check_streams
 from zset_join.runners.spark.driver.choosing import memory_budget, refuse_first_rows, refuse_outgrown, state_bytes
 from zset_join.runners.spark.driver.chosen_sink import ChosenSink
 from zset_join.runners.spark.driver.collected import CollectedLayout
@@ -65,6 +66,7 @@ from zset_join.runners.spark.epoch.lookup_rows import keep_epoch_rows
 from zset_join.runners.spark.epoch.lost_records import lost_records
 from zset_join.runners.spark.epoch.offsets import is_completed, offsets_digest
 from zset_join.runners.spark.epoch.progress import ProgressLog
+from zset_join.runners.spark.frames.sent import frame_of
 from zset_join.runners.spark.rows.baseline import resolve_baselines
 from zset_join.runners.spark.rows.user_functions import UserFunction, with_functions
 from zset_join.sinks.sink import Sink
@@ -97,6 +99,21 @@ class DriverSettings:
     inputs: tuple[Mapping[str, Any], ...] = ()
     functions: tuple[UserFunction, ...] = ()
     is_served: bool = False
+    baseline: bytes | None = None  # as a plan, over Spark Connect
+    execution = "driver"
+
+    @property
+    def needs_session(self) -> bool:
+        """Return whether an output is written by Spark."""
+        return any(isinstance(one.sink, TakesSession) for sinks in self.sinks.values() for one in sinks)
+
+    def with_local_state(self, directory: str) -> DriverSettings:
+        return replace(self, options=replace(self.options, local_state_dir=directory))
+
+    def runner(self, session: SparkSession | None) -> DriverEpochs:
+        """Return what runs the epochs in a process of the server."""
+        rows = None if self.baseline is None or session is None else frame_of(self.baseline, session)
+        return DriverEpochs(self, rows, session=session)
 
     def described(self, stored: Mapping[str, Any] | None) -> Mapping[str, Any]:
         """Return the description in a checkpoint besides the plan, under which the query continues."""
@@ -118,6 +135,7 @@ class DriverEpochs:
     settings: DriverSettings
     baseline: DataFrame | None = None
     topics: Any = None
+    session: SparkSession | None = None
     error: BaseException | None = None
     heartbeat: Heartbeat | None = None
     progress: ProgressLog = field(default_factory=ProgressLog)
@@ -159,13 +177,21 @@ class DriverEpochs:
         """Return the columns of the only view."""
         return self.settings.query.plan.output.schema
 
-    def attach(self, query_id: str | None, session: SparkSession | None = None) -> None:
+    @property
+    def is_timed(self) -> bool:
+        return self.settings.is_timed
+
+    def described(self, stored: Mapping[str, Any] | None) -> Mapping[str, Any]:
+        """Return the description by which a checkpoint recognises the query."""
+        return {**described_plan(self.settings.query.plan), **self.settings.described(stored)}
+
+    def attach(self, query_id: str | None) -> None:
         """Open checkpoint and outputs, and give the outputs the last epoch where they lack it."""
         given = self.settings
         self._query_id = query_id or ""
         options = given.options
         for sink in self._spark_sinks():
-            sink.session = session or SparkSession.active()
+            sink.session = self.session or SparkSession.active()
             if isinstance(sink, FrameSink):
                 known = self.given_through
                 sink.goes_on_behind(_completed_epoch(options.checkpoint_location) if known is None else known)
@@ -258,28 +284,22 @@ class DriverEpochs:
         self,
         query: PlannedQuery,
         outputs: Mapping[str, Sequence[ChosenSink]],
-        words: ColumnWords | None = None,
-        reread: Mapping[str, Any] | None = None,
-        *,
-        as_now: bool = False,
+        terms: ChangeTerms = NO_TERMS,
     ) -> PlanDiff:
+        """Change the query between two epochs; outputs get the difference, and this object takes no epoch any more.
+
+        New outputs are given by view; one without keeps its own. Where the change does not count, the query continues.
+        """
         with self.lock:
             sinks = {view: [one.sink for one in chosen] for view, chosen in outputs.items() if chosen}
             given = sinks if query.has_several else [sink for chosen in sinks.values() for sink in chosen]
-            words = ColumnWords() if words is None else words
-            return self._changed(
-                query,
-                lambda pipeline: pipeline.evolve(
-                    query,
-                    outputs=given or None,
-                    as_now=as_now,
-                    renamed=words.renamed,
-                    defaults=words.defaults,
-                    reread=reread,
-                ),
-            )
+            return self._changed(query, lambda pipeline: pipeline.evolve_with(query, terms, given or None))
 
     def undo(self, *, has_streams: bool = False) -> tuple[PlanDiff, PlannedQuery]:
+        """Go back to the query before the last change; return the difference, and that query.
+
+        Without `has_streams`, a change that gave streams other columns is refused (`EVOLVE_STREAM`).
+        """
         with self.lock:
             query = self.opened()._query_before().query
             if not has_streams:
@@ -326,7 +346,8 @@ class DriverEpochs:
     def _run(self, batch: DataFrame, epoch: int) -> None:
         session = batch.sparkSession
         if self._pipeline is None:
-            self.attach(spark_query_id(self.location), session)
+            self.session = session
+            self.attach(spark_query_id(self.location))
             self.begin()
         pipeline = self.opened()
         for sink in self._spark_sinks():

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 from zset_join.checkpoint.changed_plans import ChangedPlan
 from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.checkpoint.files import attempt_name
-from zset_join.checkpoint.leases import LEASE_SECONDS
 from zset_join.checkpoint.other_mode import OtherMode, StatePair, description_digest, other_mode_of
 from zset_join.checkpoint.reading import stored_description
 from zset_join.checkpoint.record import LATE_ROWS_TOTAL, BucketHistory, CommitRecord, PartEntry
@@ -29,12 +28,11 @@ from zset_join.evolution.changed_columns import NO_TERMS, ChangeTerms
 from zset_join.evolution.differences import PlanDiff
 from zset_join.query.several import PlannedQuery
 from zset_join.runners.common.late_changes import late_change_counts
+from zset_join.runners.local.checkpoint_diff import leased_checkpoint
 from zset_join.runners.local.directory_plans import described_plan, written_plan
 from zset_join.runners.local.evolving import Evolution
-from zset_join.runners.local.query_changes import plan_of_program, readings_of_query
-from zset_join.runners.local.rereading import read_again
 from zset_join.runners.local.undoing import void_epochs
-from zset_join.runners.spark.driver.executors_state import ExecutorsState, leased_state
+from zset_join.runners.spark.driver.executors_state import ExecutorsState, state_on_driver
 from zset_join.runners.spark.driver.moved_tables import MovedTables, StateTables, stages_by_name
 from zset_join.runners.spark.driver.timed_states import kept_dues, times_on_executors
 from zset_join.runners.spark.epoch.given_changes import NEUTRAL, neutral_parts
@@ -262,12 +260,9 @@ class ChangedCheckpoint:
     ) -> Iterator[ExecutorsChange]:
         """Yield the change; nothing is committed."""
         stored = stored_description(self.location) or {}
-        again = read_again(terms.reread, readings_of_query(query)) if terms.reread else {}
-        with leased_state(self.location, lease_seconds=LEASE_SECONDS) as state:
-            plan = plan_of_program(query, state.start.plan)
-            state.check(plan, query)
-            origin = replace(state.start_for(plan).with_words(terms.words), reread=again, as_now=terms.as_now)
-            with closing(Evolution(origin, plan)) as evolution:
+        with leased_checkpoint(self.location) as leased:
+            state = state_on_driver(leased)
+            with closing(state.evolution_to(query, terms)) as evolution:
                 after = form(state, evolution, stored)
                 _check_order(stored, after.description)
                 if check is not None:

@@ -14,55 +14,53 @@ Rows that only the log of `retainInputLog` has are not used.
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
-from zset_join.checkpoint.bucket import BucketState, StageContext
+from zset_join.checkpoint.bucket import BucketState
 from zset_join.checkpoint.files import CheckpointFiles
-from zset_join.checkpoint.leases import LEASE_SECONDS, leased_record
+from zset_join.checkpoint.leases import LEASE_SECONDS
 from zset_join.checkpoint.other_mode import OtherMode, description_digest, is_comparable, other_mode_of, read_other_mode
 from zset_join.checkpoint.reading import (
     CommittedState,
     changed_plan_of,
-    no_checkpoint,
-    read_committed,
     reads_start,
     stored_description,
     stored_plan,
 )
-from zset_join.checkpoint.record import BucketHistory, CommitRecord
+from zset_join.checkpoint.record import CommitRecord
 from zset_join.checkpoint.snapshot import read_snapshot, write_snapshot
 from zset_join.core.errors import StateError
 from zset_join.core.progress_line import progress_line
 from zset_join.core.read_when_used import ReadWhenUsed
 from zset_join.core.shown_values import counted
-from zset_join.core.tick import Tick
-from zset_join.evolution.changed_columns import ColumnWords
+from zset_join.evolution.changed_columns import NO_TERMS, ChangeTerms
 from zset_join.evolution.differences import PlanDiff
-from zset_join.evolution.same_lookups import with_lookups_of
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.query.several import PlannedQuery
 from zset_join.query.view import View
+from zset_join.runners.local.checkpoint_diff import (
+    LeasedCheckpoint,
+    evolution_to,
+    leased_checkpoint,
+    nothing_committed,
+)
 from zset_join.runners.local.evolving import Evolution, EvolutionStart
-from zset_join.runners.local.query_changes import plan_of_program, readings_of_query
-from zset_join.runners.local.rereading import read_again
+from zset_join.runners.local.query_changes import Query
 from zset_join.runners.local.stage_states import operators_of, shapes_of
-from zset_join.runners.local.stopped import check_streams
 from zset_join.runners.spark.driver.moved_tables import MovedTables, stages_by_name
 from zset_join.runners.spark.driver.timed_states import times_on_driver
-from zset_join.stages import Stage, StageOptions
+from zset_join.stages import StageOptions
 from zset_join.state.rows.hash_seed import seed_of_query
 from zset_join.storage.folder import open_folder
 from zset_join.zset.protocol import DurableOperator
 
-__all__ = ["ExecutorsState", "diff_of_executors", "leased_state"]
+__all__ = ["ExecutorsState", "diff_of_executors", "state_on_driver"]
 
 _ANY_TOMBSTONE = 100_000 * 86_400
 
@@ -76,83 +74,55 @@ class ExecutorsState:
     start: EvolutionStart
     moved: MovedTables = field(repr=False)
 
-    def start_for(self, plan: QueryPlan) -> EvolutionStart:
-        """Return its place, as the evolution to a plan reads it: lookups are made through the sources of that plan."""
-        return replace(self.start, plan=with_lookups_of(self.start.plan, plan))
-
-    def check(self, plan: QueryPlan, query: View | Mapping[str, View] | PlannedQuery) -> None:
-        """Refuse a plan of other streams, or of several views."""
+    def evolution_to(self, query: Query, terms: ChangeTerms) -> Evolution:
+        """Return how the query comes to another one; one of several views, or of other streams, is refused."""
         folder = self.committed.files.folder
-        check_streams(self.start.plan, plan, self.other.description, query, has_clock=reads_start(folder))
-        location, rows = folder.location, _rows_held(self.committed.last)
-        if len(plan.views) > 1:
-            raise _refused(location, "the other query has several views, which executors do not run", rows)
+        views = 1 if isinstance(query, View) else len(query.plan.views if isinstance(query, PlannedQuery) else query)
+        if views > 1:
+            reason, rows = "the other query has several views, which executors do not run", _rows_held(self.committed.last)
+            raise _refused(folder.location, reason, rows)
+        return evolution_to(query, self.start, self.other.description, terms, has_clock=reads_start(folder))
 
 
 @progress_line("comparing with another query")
 def diff_of_executors(
     location: str,
-    query: View | Mapping[str, View] | PlannedQuery,
+    query: Query,
     *,
-    words: ColumnWords | None = None,
-    reread: Mapping[str, Any] | None = None,
-    as_now: bool = False,
+    terms: ChangeTerms = NO_TERMS,
     lease_seconds: float = LEASE_SECONDS,
     on_pinned: Callable[[int], object] | None = None,
 ) -> PlanDiff:
     """Return how the answers of another query would differ over the checkpoint of a query on executors, which may run."""
-    with leased_state(location, lease_seconds=lease_seconds, on_pinned=on_pinned) as state:
-        plan = plan_of_program(query, state.start.plan)
-        state.check(plan, query)
-        start = state.start_for(plan).with_words(words)
-        start = replace(start, reread=read_again(reread, readings_of_query(query)) if reread else {}, as_now=as_now)
-        with closing(Evolution(start, plan)) as evolution:
-            return evolution.diff()
+    with (
+        leased_checkpoint(location, lease_seconds=lease_seconds, on_pinned=on_pinned) as leased,
+        closing(state_on_driver(leased).evolution_to(query, terms)) as evolution,
+    ):
+        return evolution.diff()
 
 
-@contextmanager
-def leased_state(
-    location: str, *, lease_seconds: float, on_pinned: Callable[[int], object] | None = None
-) -> Iterator[ExecutorsState]:
-    """Give the state of a query on executors after its newest epoch; its files are held while they are read."""
-    with ExitStack() as held:
-        temporary = held.enter_context(tempfile.TemporaryDirectory(prefix="zset_join-"))
-        found = read_committed(location)
-        if found is None:
-            raise no_checkpoint(location)
-        with leased_record(found.files, lease_seconds) as record:
-            if record is None:
-                raise StateError(
-                    f"no epoch is committed in the checkpoint {location}, so there is nothing to compare yet. Try again once "
-                    "the query has answered an epoch.",
-                    code="NOTHING_COMMITTED",
-                    location=location,
-                )
-            if on_pinned is not None:
-                on_pinned(record.epoch)
-            is_rescaled = found.rescaling is not None and found.rescaling.epoch == record.epoch
-            committed = replace(found, last=record, rescaling=found.rescaling if is_rescaled else None)
-            state = _read(location, committed, temporary, held)
-        yield state
-
-
-def _read(location: str, committed: CommittedState, temporary: str, held: ExitStack) -> ExecutorsState:
-    """Read all states, and build the operators of the driver from them below a temporary directory."""
-    files, record = committed.files, committed.last
-    assert record is not None  # noqa: S101 - it is leased
-    other = _other_mode(location, committed)
+def state_on_driver(leased: LeasedCheckpoint) -> ExecutorsState:
+    """Return the state of a query on executors in the form of the driver; what is needed of it is read when it is used."""
+    location, committed, record = leased.location, leased.committed, leased.record
+    if record is None:
+        raise nothing_committed(location)
+    other, files = _other_mode(location, committed), committed.files
     before = stages_by_name(stored_plan(location))
     options = StageOptions(
         on_bad_input="quarantine", tombstone_retention_seconds=_ANY_TOMBSTONE, hash_seed=seed_of_query(files.query_id)
     )
-    tick = Tick(record.epoch + 1, record.processing_time_us)
 
     def read(name: str) -> dict[str, list[pa.Table]]:
-        return _tables(committed, before[name], name, tick, options, str(Path(temporary) / "local"))
+        found: dict[str, list[pa.Table]] = {}
+        for bucket in range(committed.buckets):
+            with BucketState(leased.context(name, bucket), bucket, partial(before[name].build, options)) as state:
+                for table, rows in state.operator.snapshot().items():
+                    found.setdefault(table, []).append(rows)
+        return found
 
     moved = MovedTables(before=before, after=stages_by_name(other.plan), options=options, epoch=record.epoch, read=read)
     plan = QueryPlan.from_json(other.plan["plan"])
-    copy = CheckpointFiles(open_folder(str(Path(temporary) / "copy")), files.query_id)
+    copy = CheckpointFiles(open_folder(str(Path(leased.temporary) / "copy")), files.query_id)
     pairs = {pair.driver: pair for pair in other.pairs}
 
     def state_of(number: int) -> DurableOperator:
@@ -160,49 +130,22 @@ def _read(location: str, committed: CommittedState, temporary: str, held: ExitSt
         tables = moved.to_driver(pairs[node.name])
         snapshot = write_snapshot(copy, f"snapshot/{node.name}-0", tables, through_epoch=record.epoch, identity="moved")
         operator = node.stage.build(options, None)
-        held.callback(operator.close)
+        leased.held.callback(operator.close)
         operator.restore(read_snapshot(copy, snapshot))
         return operators_of(node, operator)[node.number]
 
     start = EvolutionStart(
         plan=plan,
-        epoch=tick.epoch,
-        processing_time_us=tick.processing_time_us,
+        epoch=leased.tick.epoch,
+        processing_time_us=leased.tick.processing_time_us,
         options=options,
         states=ReadWhenUsed((node.number for node in plan.states), state_of),
-        shapes=shapes_of(plan, options, held),
+        shapes=shapes_of(plan, options, leased.held),
         contents=None,
         history=None,
         known=times_on_driver(plan, other.pairs, record),
     )
     return ExecutorsState(committed=committed, other=other, start=start, moved=moved)
-
-
-def _tables(
-    committed: CommittedState,
-    stage: Stage,
-    name: str,
-    tick: Tick,
-    options: StageOptions,
-    local: str,
-) -> dict[str, list[pa.Table]]:
-    """Return the tables of a state on executors, one per bucket."""
-    found: dict[str, list[pa.Table]] = {}
-    for bucket in range(committed.buckets):
-        kept = committed.histories.get(f"{name}/{bucket}", BucketHistory())
-        context = StageContext(
-            query_id=committed.files.query_id,
-            stage=name,
-            tick=tick,
-            root=committed.files.folder.location,
-            local_state_dir=local,
-            digest="",
-            histories={} if kept == BucketHistory() else {bucket: kept},
-        )
-        with BucketState(context, bucket, partial(stage.build, options)) as state:
-            for table, rows in state.operator.snapshot().items():
-                found.setdefault(table, []).append(rows)
-    return found
 
 
 def _other_mode(location: str, committed: CommittedState) -> OtherMode:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib
 import io
+import json
 import pickle
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,23 +20,26 @@ from decimal import Decimal
 from time import monotonic, sleep
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from zset_join.checkpoint.reading import no_checkpoint, stored_query_id
 from zset_join.core.errors import PlanError, StateError, ZsetJoinError
+from zset_join.lookup.secret import Secret
+from zset_join.plan.query_plan import QueryPlan
+from zset_join.query.several import PlannedQuery
+from zset_join.runners.spark.driver.driver_query import collected_query
 from zset_join.runners.spark.rows.baseline import make_start, needs_start
+from zset_join.zset import single_batch
 
 __all__ = [
     "on_server",
-    "on_server_with",
     "once_free",
     "packed",
     "refuse_missing",
     "start_on_server",
-    "table_bytes",
-    "table_of",
     "unpacked",
     "without_package",
 ]
@@ -47,8 +51,10 @@ _MADE_HERE: Mapping[str, frozenset[str]] = {
     "decimal": frozenset({"Decimal"}),
     "uuid": frozenset({"UUID"}),
     "zoneinfo": frozenset({"ZoneInfo", "ZoneInfo._unpickle"}),
+    "zset_join.evolution.differences": frozenset({"PlanDiff", "ViewDiff"}),
     "zset_join.tools.reports": frozenset({"InputChange", "RowEvent", "RowHistory", "VerificationReport"}),
     "zset_join.tools.savepoint": frozenset({"Savepoint"}),
+    "zset_join.zset.zset": frozenset({"ZSet"}),
 }
 """What an answer may consist of beside plain values and errors of this library, by module."""
 _ERRORS = "zset_join.core.errors"
@@ -68,22 +74,6 @@ def on_server(session: SparkSession, function: Callable[[], Any]) -> Any:
 
     rows = session.range(1).coalesce(1).mapInArrow(answer, "answer binary")
     return unpacked(_whole(_collected(rows)))
-
-
-def on_server_with(rows: DataFrame, function: Callable[[pa.Table], Any]) -> Any:
-    """Run a function of all rows in a Python process of the server; the rows do not pass through the client."""
-
-    def answer(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        collected = list(batches)
-        if collected:
-            table = pa.Table.from_batches(collected)
-            yield from _parts(packed(lambda: function(table)))
-
-    found = _collected(rows.coalesce(1).mapInArrow(answer, "answer binary"))
-    if found:
-        return unpacked(_whole(found))
-    empty = table_bytes(rows.limit(0).toArrow())
-    return on_server(rows.sparkSession, lambda: function(table_of(empty)))
 
 
 def start_on_server(session: SparkSession, location: str, *, is_timed: bool, is_needed: bool) -> bool:
@@ -135,11 +125,14 @@ def _whole(parts: Sequence[Row]) -> bytes:
 
 def packed(function: Callable[[], Any]) -> bytes:
     """Call a function; return its result, or its error of this library, as bytes for `unpacked`."""
+    content, is_value = io.BytesIO(), True
     try:
-        return pickle.dumps((True, function()))
+        found = function()
     except ZsetJoinError as error:
         facts = {name: _plain(value) for name, value in error.facts.items()}
-        return pickle.dumps((False, (type(error).__name__, error.message, error.code, facts)))
+        is_value, found = False, (type(error).__name__, error.message, error.code, facts)
+    _Pickler(content).dump((is_value, found))
+    return content.getvalue()
 
 
 def unpacked(content: bytes) -> Any:
@@ -152,19 +145,42 @@ def unpacked(content: bytes) -> Any:
     raise error(message, code=code, **facts)
 
 
-def table_bytes(table: pa.Table) -> bytes:
+def _table_bytes(table: pa.Table) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
     return bytes(sink.getvalue().to_pybytes())
 
 
-def table_of(content: bytes) -> pa.Table:
-    return pa.ipc.open_stream(content).read_all()
+class _Pickler(pickle.Pickler):
+    """Write rows in Arrow's stream format, and plans as JSON."""
+
+    def persistent_id(self, obj: Any) -> tuple[str, bytes] | None:
+        if isinstance(obj, pa.Table):
+            return "table", _table_bytes(obj)
+        if isinstance(obj, pa.RecordBatch):
+            return "batch", _table_bytes(pa.Table.from_batches([obj]))
+        if isinstance(obj, np.ndarray) and obj.dtype == np.int64:
+            return "weights", obj.astype("<i8").tobytes()
+        if isinstance(obj, PlannedQuery):
+            written = obj.plan.to_json(), [dict(one) for one in obj.inputs], obj.has_several
+            return "query", json.dumps(written).encode()
+        return None
 
 
 class _Unpickler(pickle.Unpickler):
     """Make values, reports and errors, and call nothing else."""
+
+    def persistent_load(self, pid: Any) -> Any:
+        kind, content = pid
+        if kind == "weights":
+            return np.frombuffer(content, "<i8").astype(np.int64)
+        if kind == "query":
+            plan, inputs, has_several = json.loads(content)
+            with Secret.allowed(None):  # it is read for the program that started the query
+                return collected_query(QueryPlan.from_json(plan), inputs, has_several=has_several)
+        table = pa.ipc.open_stream(content).read_all()
+        return table if kind == "table" else single_batch(table)
 
     def find_class(self, module: str, name: str) -> Any:
         if name not in _MADE_HERE.get(module, frozenset()):

@@ -1,19 +1,19 @@
 """A client's view of a query that it started over Spark Connect, wherever on the server its epochs run.
 
-The law: an error that stops a query reaches the client with its code and its message; its facts are kept in the checkpoint.
+The law: the client answers nothing itself. A verb with its arguments goes to the process that holds the checkpoint; what is
+read from files that nobody changes goes to any. An error that stops a query reaches the client with its code and its
+message; its facts are kept in the checkpoint.
 """
 
 from __future__ import annotations
 
 import json
-import logging
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from functools import partial
+from typing import Any
 
-import numpy as np
 import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -21,43 +21,34 @@ from pyspark.sql import DataFrame, SparkSession
 from zset_join.core import errors
 from zset_join.core.errors import OptionError, PlanError, ZsetJoinError
 from zset_join.core.options import QueryOptions
-from zset_join.runners.spark.driver.on_server import on_server, table_bytes, table_of, without_package
-from zset_join.runners.spark.driver.sent_changes import read_diff, read_query, written_diff
+from zset_join.runners.spark.driver.choosing import memory_budget
+from zset_join.runners.spark.driver.chosen_sink import ChosenSink
+from zset_join.runners.spark.driver.on_server import on_server, without_package
+from zset_join.runners.spark.driver.questions import CHANGES, HAS_CHANGED
+from zset_join.runners.spark.driver.served import SentQuery, answer_of, read_at_rest
 from zset_join.runners.spark.epoch.heartbeat import Heartbeat
 from zset_join.runners.spark.epoch.progress import ProgressLog
-from zset_join.tools.dead_letters import read_letters
-from zset_join.zset import ZSet, single_batch
+from zset_join.runners.spark.frames.facts import is_connect
+from zset_join.runners.spark.frames.sent import packed_with_frames
 
-if TYPE_CHECKING:
-    from zset_join.evolution.differences import PlanDiff
-    from zset_join.query.several import PlannedQuery
-    from zset_join.tools.reports import RowHistory
+__all__ = ["ServedHandle", "budget_of", "refuse_unsent"]
 
-__all__ = ["ServedHandle", "ToolsOfServed", "compared", "refuse_reread"]
-
-_log = logging.getLogger("zset_join.epochs")
+_READS = ("dead_letters", "diff")
+"""Verbs that read files which nobody changes: epochs do not wait for them."""
 
 _ERROR = re.compile(
     r"zset_join\.core\.errors\.(\w+): \[(\w+)\] (.*?)(?=\n\s*(?:\n|at |During handling|The above)|\Z)", re.DOTALL
 )
 
 
-class ServedSettings(Protocol):
-    """What a client sends of its query."""
-
-    @property
-    def options(self) -> QueryOptions: ...
-
-    @property
-    def dead_letters(self) -> str: ...
-
-
-@dataclass(eq=False)
+@dataclass(eq=False, kw_only=True)
 class ServedHandle:
     """A client's view of a query whose epochs run on the server."""
 
-    settings: ServedSettings
+    settings: SentQuery
     session: SparkSession
+    schema: pa.Schema
+    explanation: Callable[[], str]
     is_active: Callable[[], bool] = lambda: False
     error: BaseException | None = None
     heartbeat: Heartbeat | None = None
@@ -78,6 +69,19 @@ class ServedHandle:
     def __call__(self, batch: DataFrame, epoch: int) -> None:
         raise PlanError(f"epoch {epoch} of {batch} runs on the server, not in this client.", code="SPARK_CONNECT")
 
+    def call(self, verb: str, **given: Any) -> Any:
+        """Return the answer of the server to a question."""
+        refuse_unsent(verb, given)
+        if verb in _READS:
+            return on_server(self.session, partial(read_at_rest, self.settings, verb, packed_with_frames(given)))
+        try:
+            found = answer_of(verb, given, self.settings, self.session, self.is_active)
+        except ZsetJoinError as error:
+            self.has_ended = self.has_ended or bool(error.facts.get(HAS_CHANGED))
+            raise
+        self.has_ended = self.has_ended or verb in CHANGES
+        return found
+
     def attach(self, query_id: str) -> None:
         """Return: the server opens checkpoint and outputs with the first epoch."""
 
@@ -91,61 +95,33 @@ class ServedHandle:
         """Return: the server closes checkpoint and outputs when its process ends."""
 
 
-class ToolsOfServed(ABC):
-    """Answer questions about a query of the server, wherever its epochs run."""
-
-    def __init__(self, query: ServedHandle) -> None:
-        self._session = query.session
-        self._is_active = query.is_active
-        self._options = query.options
-
-    def diff(
-        self, query: PlannedQuery, *, lease_seconds: float, reread: Mapping[str, Any] | None = None, as_now: bool = False
-    ) -> PlanDiff:
-        """Return how the answers of another query would differ, by a job; rows that differ travel. See `StoredQuery.diff`."""
-        refuse_reread("diff", reread)
-        return read_diff(on_server(self._session, self._compared(query, lease_seconds, as_now=as_now)))
-
-    def dead_letters(self, **chosen: Any) -> pa.Table:
-        """Return the dead letters; see `zset_join.dead_letters.read_letters`."""
-        location, path = self._options.checkpoint_location, self._options.dead_letter_path
-
-        def letters() -> bytes:
-            return table_bytes(read_letters(location, path=path, **chosen))
-
-        return table_of(on_server(self._session, letters))
-
-    def explain_row(self, row: Mapping[str, Any], *, most_rows: int) -> RowHistory:
-        found: RowHistory = self._answer("explain_row", {"row": dict(row), "most_rows": most_rows})
-        return found
-
-    def view_rows(self, view: str, values: Mapping[str, Any], *, most_rows: int) -> tuple[ZSet, int]:
-        content, weights, count = self._answer("view_rows", {"view": view, "values": dict(values), "most_rows": most_rows})
-        return ZSet(single_batch(table_of(content)), np.asarray(weights, np.int64)), count
-
-    @abstractmethod
-    def _answer(self, about: str, given: Mapping[str, Any]) -> Any:
-        """Return the answer of the server to a question."""
-
-    @abstractmethod
-    def _compared(self, query: PlannedQuery, lease_seconds: float, *, as_now: bool) -> Callable[[], Any]:
-        """Return the function of the server that compares another query with the stored one."""
+def budget_of(session: SparkSession, options: QueryOptions) -> int:
+    """Return how many bytes of state a query may have on the driver, or on the server of Spark Connect."""
+    if options.driver_memory is not None or not is_connect(session):
+        return memory_budget(options)
+    return int(on_server(session, partial(memory_budget, options)))
 
 
-def compared(compare: Callable[..., Any], location: str, written: Any, lease_seconds: float, *, as_now: bool) -> Any:
-    """Return a difference as it travels, on the server."""
-    return written_diff(compare(location, read_query(written), lease_seconds=lease_seconds, as_now=as_now))
-
-
-def refuse_reread(what: str, reread: Mapping[str, Any] | None) -> None:
-    """Refuse to read a stream again, whose place only the server reaches."""
-    if reread:
+def refuse_unsent(verb: str, given: Mapping[str, Any]) -> None:
+    """Refuse arguments that do not travel: a stream to read again, and outputs of a program's own."""
+    terms = given.get("terms")
+    if terms is not None and terms.reread:
         raise OptionError(
-            f"over Spark Connect {what}() takes no reread=. Run zset-join {what} with --reread beside the server"
-            f"{', once the query is stopped' if what == 'evolve' else ''}.",
+            f"over Spark Connect {verb}() takes no reread=. Run zset-join {verb} with --reread beside the server"
+            f"{', once the query is stopped' if verb == 'evolve' else ''}.",
             code="NOT_FROM_HERE",
-            what=what,
+            what=verb,
         )
+    outputs: Mapping[str, Sequence[ChosenSink]] = given.get("outputs", {})
+    for view, chosen in outputs.items():
+        if any(one.written()[0] is None for one in chosen):
+            raise OptionError(
+                f'the new output of "{view}" is a function, a sink of your own or a table that Spark writes. Over Spark '
+                "Connect such an output is given to a query when it starts. Choose one of the connectors for the change, or "
+                "stop the query, run zset-join evolve beside the server, and start the new query with this output.",
+                code="NOT_FROM_HERE",
+                what="evolve",
+            )
 
 
 def _failure_of(error: BaseException) -> ZsetJoinError | None:

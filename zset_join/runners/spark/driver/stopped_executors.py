@@ -21,7 +21,7 @@ from zset_join.checkpoint.owner import Ownership
 from zset_join.checkpoint.reading import checkpoint_folder, no_checkpoint, read_committed, stored_description, stored_query_id
 from zset_join.core.errors import SinkError, StateError
 from zset_join.core.progress_line import progress_line
-from zset_join.evolution.changed_columns import ChangeTerms, ColumnWords
+from zset_join.evolution.changed_columns import NO_TERMS, ChangeTerms
 from zset_join.evolution.differences import PlanDiff
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.query.several import PlannedQuery
@@ -68,16 +68,13 @@ def evolve_stopped_executors(
     location: str,
     writer: PlannedWriter,
     *,
-    words: ColumnWords | None = None,
-    reread: Mapping[str, Any] | None = None,
-    as_now: bool = False,
+    terms: ChangeTerms = NO_TERMS,
     new_tables: Collection[str] = (),
     undo_epochs: int | None = None,
 ) -> PlanDiff:
     """Let the checkpoint of a stopped query on executors be one of another query."""
     if undo_epochs is not None:
         checked_undo_epochs(undo_epochs)
-    terms = ChangeTerms(words=words, reread=reread, as_now=as_now)
     query, placed = writer.planned, writer.placed.in_order(names_of_streams(stored_description(location)))
 
     def form(state: ExecutorsState, evolution: Evolution, stored: Mapping[str, Any]) -> ExecutorsForm:
