@@ -9,10 +9,11 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from pyspark.sql import SparkSession
 
 from tests.spark.connect.conftest import Client
-from tests.spark.connect.test_served import filled, lines, streams, write
+from tests.spark.connect.test_served import filled, lines, read, streams, write
 from zset_join.core.errors import ZsetJoinError
 from zset_join.lookup import ParquetSource
 
@@ -120,3 +121,30 @@ def test_a_running_query_is_compared_changed_and_undone_from_its_client(client: 
         _, name, total, weight = line.split()
         given[name, int(total)] = given.get((name, int(total)), 0) + int(weight)
     assert {row: count for row, count in given.items() if count} == dict(lines(tmp_path / "out"))
+
+
+def _with_columns(spark: SparkSession, place: Path, execution: str) -> list[Any]:
+    from zset_join.spark import changes
+    from zset_join.spark import functions as Z  # noqa: N812
+
+    orders, names = streams(spark, place)
+    rows = read(spark, place / "orders", "op string, id long, cust string, price long, t long, size long")
+    sized = changes(rows, name="orders", keys="id", sequence_by="t", apply_as_deletes="op = 'd'")
+    before = orders.join(names, on="cust").where("total > 3").groupBy("name").agg(Z.sum("total").alias("s"))
+    after = sized.join(names, on="cust").where("price > 3").groupBy("name").agg(Z.sum("size").alias("s"))
+    writer = before.writeStream.options(checkpointLocation=str(place / "cp"), execution=execution)
+    query = writer.to("parquet", path=str(place / "out")).start()
+    query.processAllAvailable()
+    query.evolve(after, renamed={"orders": {"total": "price"}}, defaults={"orders": {"size": 5}})
+    write(place / "orders", {"op": "u", "id": 9, "cust": "a", "price": 7, "t": 20, "size": 2})
+    query.processAllAvailable()
+    between = dict(lines(place / "out"))
+    query.undo()
+    query.stop()
+    return [between, dict(lines(place / "out"))]
+
+
+@pytest.mark.parametrize("execution", ["driver", "executors"])
+def test_a_column_is_renamed_and_one_added_from_a_client(client: Client, tmp_path: Path, execution: str) -> None:
+    filled(tmp_path)
+    assert client(_with_columns, tmp_path, execution) == [{("ann", 7): 1, ("ben", 5): 1}, {("ann", 11): 1, ("ben", 6): 1}]
