@@ -241,14 +241,13 @@ def _view(spark: SparkSession, place: Path, given: argparse.Namespace) -> View:
         return _looked_up(spark, place, given)
     if name in _TIMED:
         return _priced(spark, place, name)
-    on_driver = given.execution == "driver"
     orders = _stream(spark, place, "orders")
-    if on_driver and name != "join":
-        orders = orders.where(_passes(place, all_pass=True)("order_id"))
+    if name != "join":
+        orders = orders.where(_passes(place)("order_id"))
     joined = orders.join(_stream(spark, place, "customers"), on="customer_id", how="full")
     if name == "join":
         return joined
-    kept = joined.where("order_id IS NULL OR order_id % 5 <> 0" if on_driver else _passes(place)("order_id"))
+    kept = joined.where("order_id IS NULL OR order_id % 5 <> 0")
     if name != "chain":
         return kept.groupBy("customer_id").agg(ZF.count().alias("rows"), ZF.sum("amount"), ZF.max("name"), ZF.min("order_id"))
     placed = kept.select("order_id", "amount", "name", _region().alias("region"))
@@ -338,14 +337,14 @@ def _region() -> Column:
     return F.pmod("customer_id", F.lit(_REGIONS_OF_CUSTOMERS)).cast("long")
 
 
-def _passes(place: Path, *, all_pass: bool = False) -> Callable[[str], Column]:
-    """Return a condition on an order whose function dies at the first row it is given, once."""
+def _passes(place: Path) -> Callable[[str], Column]:
+    """Return a condition that all orders fulfil, whose function dies at the first row it is given, once."""
     from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
-    def passes(order):  # type: ignore[no-untyped-def]  # PySpark would read the hints
+    def passes(_):  # type: ignore[no-untyped-def]  # PySpark would read the hints
         if _is_first(place / "faults" / "expression"):
             os.kill(os.getpid(), signal.SIGKILL)
-        return all_pass or order is None or order % 5 != 0
+        return True
 
     return F.udf(passes, "boolean")
 

@@ -16,7 +16,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from zset_join.runners.spark.planning.placed import Placed
 from zset_join.runners.spark.tools.batch_sources import ViewTables, given_source, plan_of_places, sources_of
-from zset_join.runners.spark.tools.batch_tables import BatchTables, steps_of
+from zset_join.runners.spark.tools.batch_tables import BatchTables
 from zset_join.spark import JoinedStream, JoinQuery
 
 ORDERS = pa.schema(
@@ -126,7 +126,7 @@ def view_of(query: Placed, tables: Mapping[str, DataFrame]) -> DataFrame:
         name: given_source(tables[planned.streams[side].name], plan.source(name).relation.schema)
         for name, planned, side in sources_of(plan, query.planned_stages)
     }
-    with BatchTables(query.session, steps_of(plan, query.planned_stages)) as batch_tables:
+    with BatchTables(query.session) as batch_tables:
         return ViewTables(query, plan, batch_tables, sources).rows.withColumn("__weight", F.lit(1).cast("long"))
 
 

@@ -31,7 +31,6 @@ class _Chain:
     def __init__(self, steps: Sequence[RowStep]) -> None:
         self.conditions: list[Expression] = []
         self.columns: _Columns = None
-        self.is_known = True
         for step in steps:
             match step:
                 case WhereStep():
@@ -39,7 +38,7 @@ class _Chain:
                 case SelectStep():
                     self.columns = {name: self._over_origin(expression) for name, expression in step.columns}
                 case OpaqueStep():
-                    self.is_known = False
+                    raise step.refusal()
 
     def _over_origin(self, expression: Expression) -> Expression:
         columns = self.columns
@@ -56,7 +55,7 @@ def derived_steps(
         rest = tuple(want[len(have) :])
         return rest if _reads(rest, columns) else None
     had, wanted = _Chain(have), _Chain(want)
-    if not (had.is_known and wanted.is_known) or unmet_conditions(have, want):
+    if unmet_conditions(have, want):
         return None
     shown = {name: named(name) for name in origin} if wanted.columns is None else wanted.columns
     there = {name: had.columns[name] if had.columns is not None else named(name) for name in columns}
@@ -100,7 +99,7 @@ def null_rejected(steps: Sequence[RowStep], without: Sequence[str]) -> set[str]:
 def columns_wanted(want: Sequence[RowStep]) -> set[str] | None:
     """Return the columns of the origin that a chain reads; None: all."""
     chain = _Chain(want)
-    if chain.columns is None or not chain.is_known:
+    if chain.columns is None:
         return None
     trees = [*chain.conditions, *chain.columns.values()]
     return {node.name for tree in trees for node in walk(tree) if isinstance(node, Column)}
@@ -112,7 +111,7 @@ def _reads(steps: Sequence[RowStep], columns: Sequence[str]) -> bool:
     if wanted is not None:
         return wanted <= set(columns)
     read = {node.name for tree in _Chain(steps).conditions for node in walk(tree) if isinstance(node, Column)}
-    return _Chain(steps).is_known and read <= set(columns)
+    return read <= set(columns)
 
 
 def _over(expression: Expression, there: Mapping[str, Expression]) -> Expression | None:

@@ -192,6 +192,16 @@ class OpaqueStep:
     def describe(self) -> str:
         return f"{self.text} (in Spark only: {self.reason})"
 
+    def refusal(self) -> PlanError:
+        """Return the error for a place where Spark is not."""
+        return PlanError(
+            f"the step {self.text} can be done in Spark only, before the first join or group: {self.reason}. Write it as an "
+            "expression of zset_join.expressions.",
+            code="SPARK_ONLY_STEP",
+            step=self.text,
+            reason=self.reason,
+        )
+
     def to_json(self) -> dict[str, Any]:
         return {
             "step": "opaque",

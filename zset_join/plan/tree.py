@@ -413,22 +413,22 @@ _Change = Callable[[Expression, int | None], Expression]
 
 
 @overload
-def in_zone(root: Node, zone: str, *, is_spread: bool = ...) -> Node: ...
+def in_zone(root: Node, zone: str) -> Node: ...
 
 
 @overload
-def in_zone(root: Root, zone: str, *, is_spread: bool = ...) -> Root: ...
+def in_zone(root: Root, zone: str) -> Root: ...
 
 
-def in_zone(root: Root, zone: str, *, is_spread: bool = False) -> Root:
+def in_zone(root: Root, zone: str) -> Root:
     """Return a query whose expressions have the values of a time zone; itself where that is UTC."""
-    return root if is_utc(zone) else rebuilt(root, lambda node: node_in_zone(node, zone, is_spread=is_spread))
+    return root if is_utc(zone) else rebuilt(root, lambda node: node_in_zone(node, zone))
 
 
-def node_in_zone(node: Node, zone: str, *, is_spread: bool = False) -> Node:
+def node_in_zone(node: Node, zone: str) -> Node:
     """Return a node whose expressions have the values of a time zone; see `in_zone`."""
     schemas = [one.relation.schema for one in node.children]
-    if isinstance(node, Apply) and not is_spread:
+    if isinstance(node, Apply):
         step = _rewritten(node.step, lambda tree, _: expression_in_zone(tree, _sides(schemas * 2), zone))
         return node if step is node.step else replace(node, step=step)
     if not isinstance(node, Operate):
@@ -437,9 +437,7 @@ def node_in_zone(node: Node, zone: str, *, is_spread: bool = False) -> Node:
     pair = schemas if outside is None else [*schemas, outside]
 
     def change(tree: Expression, side: int | None) -> Expression:
-        if side is None:
-            return expression_in_zone(tree, _sides(pair), zone)
-        return tree if is_spread else expression_in_zone(tree, _sides([pair[side]] * 2), zone)
+        return expression_in_zone(tree, _sides(pair if side is None else [pair[side]] * 2), zone)
 
     request = _rewritten(node.request, change)
     return node if request is node.request else replace(node, request=request)

@@ -11,8 +11,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.spark.conftest import Collected, Source
-from zset_join.core.errors import PlanError
-from zset_join.pipeline import PROCESSING_TIME
 from zset_join.spark import appends, changes
 from zset_join.spark import functions as F  # noqa: N812 - as PySpark users write it
 
@@ -43,19 +41,17 @@ def test_corrections_of_an_eager_join_go_on_through_a_join_and_a_group_in_their_
     assert any(weight < 0 for epoch in sink.epochs[1:] for _, weight in epoch)
 
 
-def test_a_filter_behind_a_dedup_of_versions_is_refused_with_the_equivalent_condition(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_filter_behind_a_dedup_of_versions_ends_the_version_before(spark: SparkSession, tmp_path: Path, run: Run) -> None:
     orders, rates = Source(spark, tmp_path / "o", ORDERS), Source(spark, tmp_path / "r", RATES)
+    rates.add(("EUR", 1, 4), ("EUR", 5, 9), ("USD", 2, 3))
+    orders.add((1, "EUR", 3), (2, "EUR", 7), (3, "USD", 9)).add((4, "USD", 20))
     newest = appends(rates.stream(), name="rates", watermark=("at", 0)).dedup("currency", order_by="at desc")
     left = appends(orders.stream(), name="orders", watermark=("t", 0))
-    low = newest.where("rate < 5")
+    sink = Collected()
 
-    for as_of in (None, PROCESSING_TIME):
-        with pytest.raises(PlanError, match=r"STEPS_AFTER_DEDUP.*Where \(rate < .*condition=right"):
-            left.temporal_join(low, on="currency", as_of=as_of)
+    run(left.temporal_join(newest.where("rate < 5"), on="currency", how="left").select("id", "rate"), sink)
 
-    assert low.describe().startswith("latest-only: from a dedup with Where (rate < ")
+    assert sink.total() == {(1, 4): 1, (2, None): 1, (3, 3): 1}
 
 
 def test_left_rows_that_change_are_kept_and_a_change_behind_a_bound_is_refused_or_counted(

@@ -40,7 +40,7 @@ def test_views_and_writers_raise_them_and_one_stream_is_a_view_with_all_words(or
 
     view = stream.where("order_id > 1").groupBy("item").count()
 
-    assert [one.stage.kind for one in view.placed.planned_stages] == ["unchanged", "aggregate"]
+    assert [one.stage.kind for one in view.placed.planned_stages] == ["aggregate"]
     assert [one.stage.kind for one in stream.placed.planned_stages] == ["unchanged"]
     with pytest.raises(MissingMethodError, match="watermark="):
         stream.withWatermark("ts", "1 minute")

@@ -20,6 +20,7 @@ from zset_join.checkpoint.reading import checkpoint_folder
 from zset_join.core.errors import ZsetJoinError
 from zset_join.lookup import ArrowSource
 from zset_join.runners.spark.driver.choosing import stored_mode
+from zset_join.spark import functions as ZF  # noqa: N812 - as PySpark users write F
 
 WAIT_SECONDS = 60
 ZONE = "America/New_York"
@@ -29,8 +30,8 @@ SIZES = ArrowSource(name="sizes", table=pa.table({"name": ["ben"], "size": ["big
 def _joined(spark: SparkSession, place: Path) -> Any:
     orders, names = streams(spark, place)
     joined = orders.where(F.col("total") > 3).join(names, on="cust", how="left")
-    hour = F.hour(F.timestamp_seconds(F.col("total") * 3600))
-    return joined.select("id", (F.col("total") * 2).alias("twice"), "name", hour.alias("hour"))
+    hour = ZF.expr("hour(timestamp_seconds(total * 3600))")
+    return joined.withColumn("twice", F.col("total") * 2).withColumn("hour", hour).select("id", "twice", "name", "hour")
 
 
 def _writer(spark: SparkSession, place: Path) -> Any:

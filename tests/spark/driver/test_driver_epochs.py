@@ -166,7 +166,6 @@ def test_auto_takes_the_driver_where_it_can_and_the_checkpoint_keeps_the_place(
     reported = "Runs on the driver (it is new, and nothing in it needs executors; expected 0 bytes of state, by the files of "
     assert reported + "orders, customers): budget 5 bytes" in explained(joined, driverMemory=5)
     assert "Runs on the driver" not in explained(joined, buckets=2)
-    assert "Runs on the driver" not in explained(joined.where("soundex(name) = hash(name)"))
     _filled(orders, customers)
     sizes = [4 * file.stat().st_size for one in (orders, customers) for file in one.directory.glob("*.parquet")]
     assert f"expected {sum(sizes):,} bytes" in explained(joined, driverMemory=sum(sizes))

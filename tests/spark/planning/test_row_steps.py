@@ -39,7 +39,7 @@ def test_a_view_of_every_word_equals_sparks_batch_query_and_emits_nothing_of_wha
         .select([F.col("item"), F.coalesce("who", F.lit("nobody")).alias("name"), F.col("order_id"), F.col("letters")])
         .selectExpr("order_id + 1 as next", "(order_id + 1) * 2 as more", "letters", "name", "item")
         .withColumn("item", F.concat("item", F.lit("!")))
-        .withColumns({"a": F.col("next"), "b": F.struct("letters", "name")})
+        .withColumns({"a": F.col("next"), "b": F.concat_ws("-", "letters", "name")})
         .where("more > 3 and a >= 2")
         .withColumnRenamed("next", "what.for")
         .drop("item", "more")
@@ -53,16 +53,6 @@ def test_a_view_of_every_word_equals_sparks_batch_query_and_emits_nothing_of_wha
     assert {row[0]: weight for row, weight in sink.epochs[0]} == {2: 1, 5: 1}
     # Order 4 has another item of as many letters, and its customer another name of the same beginning: neither is here.
     assert [(row[0], weight) for row, weight in sink.epochs[1]] == [(2, -1)]
-
-
-def test_a_users_function_sees_rows_of_the_table_only(joined: JoinedStream, run: Run) -> None:
-    sink = Collected()
-    shout = F.udf(lambda item: item.upper(), "string")  # raises for None
-
-    query = run(joined.withColumn("loud", shout("item")).select("loud"), sink, buckets=4)
-
-    assert sink.total() == {("PEN",): 1, ("CAP",): 1, ("BOX",): 1}
-    assert query.verify(actual_df=emitted(query, sink)).equal
 
 
 def test_a_view_goes_on_after_a_restart_and_gives_a_lost_answer_again(
@@ -87,7 +77,6 @@ def test_a_view_goes_on_after_a_restart_and_gives_a_lost_answer_again(
         {(1, "Ann"): -1, (1, "?"): 1},
         {(2, "?"): 1},
     ]
-    assert not list(tmp_path.rglob("task_buffer"))  # no receipt is left behind
 
 
 def test_an_error_of_an_expression_stops_the_query_and_nothing_is_committed(joined: JoinedStream, run: Run) -> None:
@@ -116,7 +105,7 @@ def test_the_key_of_a_view_is_what_became_of_the_key_of_the_join_and_explain_sho
     assert lines[:3] == [
         "key: none; the view may hold equal rows",
         "Select item, upper(name) AS name",
-        "└─ Where (order_id > CAST(1 AS BIGINT))",
+        "└─ Where order_id > 1",
     ]
     assert lines[3] == "   └─ Join left on customer_id = customer_id"
     assert all(line.startswith("      ") for line in lines[4:])
@@ -142,6 +131,7 @@ WRONG = {
     "window": (lambda joined: joined.select(F.row_number().over(Window.orderBy("order_id"))), "NOT_PER_ROW"),
     "generator": (lambda joined: joined.select(F.explode(F.array("order_id"))), "NOT_PER_ROW"),
     "subquery": (lambda joined: joined.where("order_id in (select 1)"), "NOT_PER_ROW"),
+    "a user's own": (lambda joined: joined.select(F.udf(lambda x: x, "long")("order_id").alias("x")), "SPARK_ONLY_STEP"),
     "unknown": (lambda joined: joined.where("ordr_id = 1"), "EXPRESSION"),
     "no sql": (lambda joined: joined.where("order_id = = 1"), "EXPRESSION"),
     "of a dataframe": (lambda joined: joined.where(joined.placed.streams[0].dataframe["order_id"] > 1), "EXPRESSION"),

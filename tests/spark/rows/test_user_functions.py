@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
-from tests.spark.api.test_query import join_of
 from tests.spark.conftest import Collected, Source
 from zset_join.core.errors import StateError
 from zset_join.core.options import QueryOptions
@@ -40,7 +39,8 @@ def test_a_restart_of_a_view_with_a_function_compares_its_version(
     orders: Source, customers: Source, run: Callable[..., JoinQuery]
 ) -> None:
     def view(function: Callable[[int], int]) -> Any:
-        return join_of(orders, customers).withColumn("fee", F.udf(function, "long")("order_id"))
+        rows = appends(orders.stream(), name="orders").withColumn("fee", F.udf(function, "long")("order_id"))
+        return rows.join(appends(customers.stream(), name="customers"), on="customer_id")
 
     orders.add(("i", 1, 10, "pen", 1))
     customers.add((10, "Ann", 1))
@@ -97,7 +97,7 @@ def test_functions_of_one_name_in_two_branches_stay_two(orders: Source) -> None:
         rows.select(F.udf(function, "long")("order_id").alias("x")) for function in (lambda x: 2 * x, lambda x: 3 * x)
     )
 
-    steps = [one.steps[-1] for one in twice.union(thrice).placed.planned_stages]
+    found = twice.union(thrice).placed.functions
 
-    assert [[one.name for one in step.functions] for step in steps] == [["<lambda>"], ["<lambda>"]]
-    assert steps[0].functions != steps[1].functions
+    assert [one.name for one in found] == ["<lambda>", "<lambda>"]
+    assert found[0] != found[1]

@@ -69,7 +69,7 @@ def test_every_kind_of_stage_is_to_spark_what_it_is_to_duckdb(spark: SparkSessio
     views = list(enumerate(sorted(VIEWS.keys() - ALIKE)))
     for first in range(0, len(views), VIEWS_OF_A_JOB):
         some = views[first : first + VIEWS_OF_A_JOB]
-        with BatchTables(spark, {}) as tables, job_settings(spark, SMALL_JOB):
+        with BatchTables(spark) as tables, job_settings(spark, SMALL_JOB):
             parts = [part for seed, name in some for part in compared(spark, name, ran(VIEWS[name], seed), tables)]
             sums = reduce(DataFrame.unionAll, parts).groupBy("view", "row").agg(F.sum("weight").alias("weight"))
             found += sums.where("weight <> 0").collect()

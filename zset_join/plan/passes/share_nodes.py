@@ -22,7 +22,7 @@ from zset_join.expressions import Expression
 from zset_join.expressions.rows import conjuncts
 from zset_join.expressions.tree import Call
 from zset_join.plan.query_plan import PlanSource
-from zset_join.plan.row_steps import OpaqueStep, SelectStep, WhereStep
+from zset_join.plan.row_steps import SelectStep, WhereStep
 from zset_join.plan.tree import Apply, Merge, Node, Operate, Read, Root, Views, each_node, rebuilt
 from zset_join.stages.effect import EffectStage
 from zset_join.stages.latest import LatestRequest
@@ -131,8 +131,7 @@ def _identity(node: Node) -> Hashable:
         case Read(source):
             return "read", text_of(source.to_json(), names=True), source.max_watermark_jump
         case Apply():
-            is_opaque = isinstance(node.step, OpaqueStep)
-            return "apply", id(node) if is_opaque else text_of(node.step.to_json()), node.hides, children
+            return "apply", text_of(node.step.to_json()), node.hides, children
         case Merge():
             return "merge", children
         case Operate():

@@ -3,8 +3,8 @@
 In several buckets a stage finds the old row of a key only if it lies where the new one goes. Upserts are bucketed by what the
 stage compares; where that is not part of their primary key, a table by primary key goes before it (`insert_routes`).
 
-On executors the output, a union with answers of stages and a step that only Spark can do take what tasks of stages emit, so
-sources are passed on by a stage there (`pass_on_sources`). A task sends its answer to one place: a stage that is used twice is
+On executors the output and a union with answers of stages take what tasks of stages emit, so sources are passed on by a stage
+there (`pass_on_sources`). A task sends its answer to one place: a stage that is used twice is
 two, each with its own state (`one_reader`); joins with one table still share its copy (`zset_join.plan.sharing`).
 """
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from zset_join.expressions.rows import named
-from zset_join.plan.row_steps import OpaqueStep, SelectStep
+from zset_join.plan.row_steps import SelectStep
 from zset_join.plan.tree import Apply, Forward, Merge, Node, Operate, Read, Root, each_root, is_derived, rebuilt, visible
 from zset_join.stages.aggregate import AggregateRequest
 from zset_join.stages.route import RouteRequest
@@ -28,8 +28,6 @@ def pass_on_sources(root: Root) -> Root:
     def change(node: Node) -> Node:
         if isinstance(node, Merge) and len({_is_of_source(part) for part in node.parts}) > 1:
             return Merge(tuple(_passed_on(part) for part in node.parts))
-        if isinstance(node, Apply) and isinstance(node.step, OpaqueStep) and _is_of_source(node.child):
-            return Apply(_passed_on(node.child), node.step, node.hides)
         return node
 
     return each_root(rebuilt(root, change), _shown)

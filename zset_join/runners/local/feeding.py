@@ -14,7 +14,6 @@ from collections.abc import Callable, Collection, Sequence
 import numpy as np
 import pyarrow as pa
 
-from zset_join.core.errors import PlanError
 from zset_join.core.relation import Relation
 from zset_join.core.row_conversion import take_rows
 from zset_join.expressions.rows import columns_read, compute, plain_column, rows_where
@@ -93,13 +92,7 @@ def _transform(step: RowStep, relation: Relation) -> Transform:
         case SelectStep():
             return _select(step, relation)
         case OpaqueStep():
-            raise PlanError(
-                f"the step {step.text} can be done in Spark only: {step.reason}. Write it as an expression of "
-                "zset_join.expressions, or run the query in Spark.",
-                code="SPARK_ONLY_STEP",
-                step=step.text,
-                reason=step.reason,
-            )
+            raise step.refusal()
 
 
 def _where(step: WhereStep, relation: Relation) -> Transform:

@@ -39,11 +39,11 @@ from zset_join.query.reading import Reading
 from zset_join.runners.spark.api.table_streams import schema_of
 from zset_join.runners.spark.api.views import View
 from zset_join.runners.spark.driver.choosing import refuse_larger_state
-from zset_join.runners.spark.driver.lowering import lowered
 from zset_join.runners.spark.driver.polled_rows import PolledRows
 from zset_join.runners.spark.driver.staged_rows import StagedRows, remove_on_server
 from zset_join.runners.spark.driver.staging import remove_place
 from zset_join.runners.spark.frames.facts import is_connect
+from zset_join.runners.spark.planning.lowering import lowered
 from zset_join.runners.spark.planning.row_steps import ZONE
 from zset_join.runners.spark.session import local_session
 from zset_join.sql.runtime.durable import DirectoryRuntime

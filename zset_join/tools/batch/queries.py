@@ -21,10 +21,9 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from zset_join.changelog.formats import IMAGE
-from zset_join.core.errors import PlanError
 from zset_join.core.relation import Relation
 from zset_join.plan.query_plan import Feed, PlanSource, QueryPlan
-from zset_join.plan.row_steps import OpaqueStep, SelectStep, WhereStep
+from zset_join.plan.row_steps import RowStep, SelectStep, WhereStep
 from zset_join.shapes.latest import TRUNCATE
 from zset_join.stages.batch.dialect import Dialect
 from zset_join.stages.batch.tables import (
@@ -72,10 +71,6 @@ class Part:
     name: str
     query: str
     is_read_often: bool = True
-    step: tuple[Feed, int] | None = None
-    opaque: OpaqueStep | None = None
-    source: str = ""
-    before: Relation | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,15 +139,10 @@ def batch_parts(
 
 def one_statement(view: BatchView, *, of_ties: bool = False) -> str:
     """Return the view, or the rows that ties leave open, as one statement of DuckDB's."""
-    texts = []
-    for part in [*view.parts, *(view.tied_parts if of_ties else ())]:
-        if part.opaque is not None:
-            raise PlanError(
-                f"verify() cannot run in DuckDB the step {part.opaque.text}, which is Spark's own: {part.opaque.reason}.",
-                code="NOT_VERIFIABLE",
-                step=part.opaque.text,
-            )
-        texts.append(f"{part.name} AS {'MATERIALIZED ' if part.is_read_often else ''}(\n{part.query}\n)")
+    texts = [
+        f"{part.name} AS {'MATERIALIZED ' if part.is_read_often else ''}(\n{part.query}\n)"
+        for part in [*view.parts, *(view.tied_parts if of_ties else ())]
+    ]
     return f"WITH {', '.join(texts)}\nSELECT * FROM {view.tied if of_ties else view.answer}"
 
 
@@ -169,9 +159,9 @@ class _Writer:
         self._latest: dict[int | str, tuple[LatestStage, BatchTable]] = {}
         self._numbers = {source.name: number for number, source in enumerate(plan.sources)}
 
-    def add(self, name: str, query: str, *, is_read_often: bool = True, step: tuple[Feed, int] | None = None) -> str:
+    def add(self, name: str, query: str, *, is_read_often: bool = True) -> str:
         """Add a table, and return its name."""
-        self.parts.append(Part(name=self._prefix + name, query=query, is_read_often=is_read_often, step=step))
+        self.parts.append(Part(name=self._prefix + name, query=query, is_read_often=is_read_often))
         return self._prefix + name
 
     def add_sources(self) -> None:
@@ -216,14 +206,8 @@ class _Writer:
         """Add the row steps of a feed, and return the table behind them."""
         relation = self._plan.relation_of(feed.origin)
         for place, step in enumerate(feed.steps):
-            at = (feed, place)
-            if isinstance(step, OpaqueStep):
-                new = self._prefix + f"{name}_{place}"
-                self.parts.append(Part(name=new, query="", step=at, opaque=step, source=table, before=relation))
-                table = new
-            else:
-                query = _step_sql(step, relation, table, self._dialect, is_history=is_history)
-                table = self.add(f"{name}_{place}", query, is_read_often=False, step=at)
+            query = _step_sql(step, relation, table, self._dialect, is_history=is_history)
+            table = self.add(f"{name}_{place}", query, is_read_often=False)
             relation = step.output(relation)
         return table
 
@@ -267,15 +251,16 @@ class _Writer:
 
     def _is_known(self, feed: Feed) -> bool:
         """Return whether all changes of a feed are known, in their order."""
-        is_plain = not any(isinstance(step, OpaqueStep) for step in feed.steps)
-        return is_plain and isinstance(feed.origin, str) and self._form(feed.origin) == "all changes"
+        return isinstance(feed.origin, str) and self._form(feed.origin) == "all changes"
 
 
-def _step_sql(step: WhereStep | SelectStep, relation: Relation, table: str, dialect: Dialect, *, is_history: bool) -> str:
+def _step_sql(step: RowStep, relation: Relation, table: str, dialect: Dialect, *, is_history: bool) -> str:
     sides = one_side(relation.schema)
     if isinstance(step, SelectStep):
         selected = [f"{expression_sql(expression, sides, dialect)} AS c{at}" for at, (_, expression) in enumerate(step.columns)]
         return f"SELECT {', '.join(selected)}{', w, e, n' if is_history else ''} FROM {table}"
+    if not isinstance(step, WhereStep):
+        raise step.refusal()
     passes = expression_sql(step.condition, sides, dialect)
     if is_history and relation.mode == "upsert":
         columns = ", ".join(numbered(relation.schema))

@@ -22,13 +22,13 @@ from pyspark.sql import SparkSession
 from zset_join.core.errors import OptionError
 from zset_join.core.options import KeepState
 from zset_join.plan.tree import Views
-from zset_join.runners.spark.api.bound import bindings_of
 from zset_join.runners.spark.api.other_queries import register_writer_of_several
 from zset_join.runners.spark.api.views import View
 from zset_join.runners.spark.api.writer import JoinStreamWriter
 from zset_join.runners.spark.driver.chosen_sink import ChosenSink
 from zset_join.runners.spark.driver.driver_query import DriverQuery, driver_query
 from zset_join.runners.spark.epoch.outputs import ChosenOutput
+from zset_join.runners.spark.planning.lowering import lowered_query
 from zset_join.runners.spark.planning.placed_query import PlacedQuery
 
 __all__ = ["SeveralStreamWriter", "writeStream"]
@@ -60,9 +60,9 @@ class _Several:
     def on_driver(self, keep_state: KeepState) -> DriverQuery:
         """Return the views as the driver runs them; `keep_state` chooses which columns of sources they store."""
         streams = {known: stream for view in self.views.values() for known, stream in view.streams.items()}
-        steps = bindings_of([step for view in self.views.values() for step in view.steps], {})
+        steps = {id(one.step): one.bound for view in self.views.values() for one in view.steps}
         root = Views(tuple(self.views), tuple(view.node for view in self.views.values()))
-        return driver_query(root, streams, steps, name=self.name, keep_state=keep_state)
+        return driver_query(lowered_query(root, streams, steps), name=self.name, keep_state=keep_state)
 
 
 class SeveralStreamWriter(JoinStreamWriter):

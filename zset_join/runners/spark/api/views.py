@@ -32,14 +32,14 @@ from zset_join.query import looking_up
 from zset_join.query import view as words
 from zset_join.query.grouping import Aggregated
 from zset_join.query.rows import Rows
-from zset_join.runners.spark.api.bound import BoundSource, BoundTransform, bindings_of, opaque_after_dedup
+from zset_join.runners.spark.api.bound import BoundSource, BoundTransform
 from zset_join.runners.spark.api.grouped import GroupedStream, Grouping
 from zset_join.runners.spark.api.stream_arguments import check_stream_name
 from zset_join.runners.spark.api.unknown_methods import missing_on_view
 from zset_join.runners.spark.api.writer import JoinStreamWriter
 from zset_join.runners.spark.driver.driver_query import DriverQuery, driver_query
-from zset_join.runners.spark.planning.placed_query import PlacedQuery, refuse_compared_collations
-from zset_join.runners.spark.planning.placement import BoundStep, bound_plan
+from zset_join.runners.spark.planning.lowering import BoundStep, LoweredTree, lowered_query, translated
+from zset_join.runners.spark.planning.placed_query import PlacedQuery, placed_query, refuse_compared_collations
 from zset_join.runners.spark.planning.row_steps import Transform, row_step
 from zset_join.runners.spark.planning.source_stream import SourceStream
 from zset_join.runners.spark.rows.names import check_names, column_named
@@ -119,9 +119,11 @@ class View(words.View):
         Raises:
             PlanError: it cannot be planned.
         """
-        streams = self.streams
-        plan, by_name = bound_plan(self.node, lambda source: streams[id(source)], name=self.name)
-        return PlacedQuery(plan=plan, bindings=bindings_of(self.steps, by_name))
+        return placed_query(self._lowered, name=self.name)
+
+    @cached_property
+    def _lowered(self) -> LoweredTree:
+        return lowered_query(self.node, self.streams, {id(one.step): one.bound for one in self.steps})
 
     @property
     def writeStream(self) -> JoinStreamWriter:  # noqa: N802 - the name PySpark users type
@@ -130,8 +132,7 @@ class View(words.View):
 
     def _on_driver(self, keep_state: KeepState) -> DriverQuery:
         """Return the query as the driver runs it."""
-        steps = bindings_of(self.steps, {})
-        return driver_query(self.node, self.streams, steps, name=self.name, keep_state=keep_state)
+        return driver_query(self._lowered, name=self.name, keep_state=keep_state)
 
     @property
     def streams(self) -> dict[int, SourceStream]:
@@ -282,13 +283,6 @@ class View(words.View):
         stream = with_watermark(self.stream, (column, delay), max_watermark_jump)
         return replace(self, **{name: getattr(View.over(stream), name) for name in ("node", "bindings")})
 
-    def describe(self) -> Any:
-        """Return whether these rows are versioned or latest-only, and why; and which indexes they have or are looked up by."""
-        titles = opaque_after_dedup(self.node)
-        if titles:
-            return f"latest-only: from a dedup with {' and '.join(titles)} behind it the versions are unknown inside Spark"
-        return str(super().describe())
-
     def temporal_join(
         self,
         other: Any,
@@ -312,16 +306,6 @@ class View(words.View):
 
         By processing time `other` may also be a batch DataFrame; it is read again every epoch, or after `reload_interval`.
         """
-        titles = opaque_after_dedup(other.node) if isinstance(other, View) else []
-        if titles:
-            raise PlanError(
-                f'temporal_join: "{other.name}" is a dedup of versions with {" and ".join(titles)} behind it, of which the '
-                "versions are unknown inside Spark. Join with the dedup itself, filter the version that is chosen with "
-                'condition=right("...") > ... (right of zset_join.expressions), and select from the answer.',
-                code="STEPS_AFTER_DEDUP",
-                name=other.name,
-                steps=titles,
-            )
         if as_of == looking_up.PROCESSING_TIME and isinstance(other, DataFrame | DataFrameSource):
             looking_up.check_reloaded(snapshot=snapshot, null_safe=null_safe, index=index)
             source = _outside(other, None)
@@ -451,6 +435,9 @@ class View(words.View):
         names = step.relation.schema.names
         if step.is_selection and not hides and set(names) <= set(after):
             return self._select([(name, named(after[name])) for name in names])
+        if not self._is_of_streams(self.node):
+            view = replace(self, node=Apply(self.node, translated(step, before), hides))
+            return view if is_internal else view._checked()
         is_filter = not step.is_selection and all(step.kept.get(name) == name for name in before.schema.names)
         digest = hashlib.blake2b(json.dumps(step.description).encode(), digest_size=16).hexdigest()
         opaque = OpaqueStep(
@@ -468,6 +455,15 @@ class View(words.View):
         return view if is_internal else view._checked()
 
     _opaque = opaque
+
+    def _is_of_streams(self, node: Node) -> bool:
+        """Return whether Spark sees the rows of a node: they are before the first stage, and whole."""
+        match node:
+            case Read(source):
+                return self.streams[id(source)].control is None
+            case Operate():
+                return False
+        return all(map(self._is_of_streams, node.children))
 
     def _with_hidden_column(self, name: str, column: Column) -> Self:
         return self.opaque(f"on={column}", lambda found, _: found.withColumn(name, column), hides=(name,), is_internal=True)

@@ -1,7 +1,7 @@
 """Choice between driver and executors, and the memory of a query on the driver.
 
     driver       the plan runs there, and no option requests executors; its state stays below the budget
-    executors    a step of Spark's own comes after a stage, or the option `buckets` requests several
+    executors    the option `buckets` requests several, or the state is expected to be larger
 
 The law: a checkpoint keeps the mode it began with. A query that is new and whose state is not known yet begins on the driver
 where `execution` is `auto`; it stops with the cure when its state outgrows the budget.

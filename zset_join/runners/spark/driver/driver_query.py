@@ -6,24 +6,20 @@ the streams beside it stay where the query is written.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pyspark.sql import SparkSession
 
 from zset_join.changelog import format_named
-from zset_join.core.errors import OptionError
 from zset_join.core.options import KeepState
-from zset_join.plan.planner import plan_query
-from zset_join.plan.query_plan import PlanSource, QueryPlan
-from zset_join.plan.tree import Root, Views
+from zset_join.plan.query_plan import QueryPlan
+from zset_join.plan.tree import Views
 from zset_join.query.reading import Reading
 from zset_join.query.several import PlannedQuery
 from zset_join.runners.spark.driver.collected import CollectedLayout, collected_layout
-from zset_join.runners.spark.driver.lowering import lowered, refuse_spark_steps
-from zset_join.runners.spark.planning.placement import Bindings
-from zset_join.runners.spark.planning.row_steps import ZONE
+from zset_join.runners.spark.planning.lowering import LoweredTree
 from zset_join.runners.spark.planning.source_stream import SourceStream
 
 __all__ = ["DriverQuery", "collected_query", "driver_query"]
@@ -70,31 +66,7 @@ def collected_query(plan: QueryPlan, inputs: Sequence[Mapping[str, Any]], *, has
     return PlannedQuery(plan=plan, readings=readings, has_several=has_several, inputs=tuple(inputs))
 
 
-def driver_query(
-    root: Root, sources: Mapping[int, SourceStream], bindings: Bindings, *, name: str, keep_state: KeepState = "all"
-) -> DriverQuery:
-    def stream(source: PlanSource) -> SourceStream:
-        return sources[id(source)]
-
-    _check_names(sources)
-    zone = next(iter(sources.values())).session.conf.get(ZONE)
-    tree = lowered(root, stream, bindings.steps, str(zone))
-    first: dict[Hashable, str] = {}
-    same = {known: first.setdefault(one.identity, known) for known, one in tree.streams.items()}
-    plan = plan_query(tree.root, name=name, same=same, keep_state=keep_state)
-    refuse_spark_steps(plan, tree.left)
+def driver_query(tree: LoweredTree, *, name: str, keep_state: KeepState = "all") -> DriverQuery:
+    plan = tree.planned(name=name, keep_state=keep_state)
     used = {source.name: tree.streams[source.name] for source in plan.sources}
-    return DriverQuery(plan=plan, streams=used, has_several=isinstance(root, Views))
-
-
-def _check_names(sources: Mapping[int, SourceStream]) -> None:
-    """Refuse two streams of one name."""
-    by_name: dict[str, SourceStream] = {}
-    for stream in sources.values():
-        if by_name.setdefault(stream.name, stream).row_source is not stream.row_source:
-            raise OptionError(
-                f'several streams of the query are called "{stream.name}"; messages and dead letters identify them by their '
-                "names. Give each its own.",
-                code="SAME_NAME",
-                names=[stream.name],
-            )
+    return DriverQuery(plan=plan, streams=used, has_several=isinstance(tree.root, Views))

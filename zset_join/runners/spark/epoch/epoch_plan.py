@@ -25,18 +25,18 @@ from zset_join.checkpoint.log import LogEntry
 from zset_join.checkpoint.record import CommitRecord
 from zset_join.core.relation import Relation
 from zset_join.core.tick import Tick
+from zset_join.plan.distinct_rows import emits_distinct_rows
 from zset_join.runners.spark.planning.buffer_limit import QueryBuffer
 from zset_join.runners.spark.planning.normalise import TaggedStreams, stage_bucket
 from zset_join.runners.spark.planning.placed_query import FusedStages
 from zset_join.runners.spark.planning.stages import PlannedStage
-from zset_join.runners.spark.rows.layout import TARGET, WEIGHT, SlotLayout, make_layout
-from zset_join.runners.spark.rows.schemas import arrow_schema, spark_schema
-from zset_join.runners.spark.worker.bucket_task import BucketTask, ClosingTask
-from zset_join.runners.spark.worker.deliveries import Delivery, ToExpressions, ToOutput, ToSameTask, ToStage
+from zset_join.runners.spark.rows.layout import TARGET, SlotLayout, make_layout
+from zset_join.runners.spark.rows.schemas import spark_schema
+from zset_join.runners.spark.worker.bucket_task import BucketTask
+from zset_join.runners.spark.worker.deliveries import Delivery, ToOutput, ToSameTask, ToStage
 from zset_join.runners.spark.worker.locality import Locality
 from zset_join.runners.spark.worker.parts import PartWriter
 from zset_join.runners.spark.worker.quarantine import DeadLetters
-from zset_join.runners.spark.worker.task_buffer import TaskBuffer
 from zset_join.runners.spark.worker.tasks import ReplayTask, StageTask
 from zset_join.stages import StageInput, StageOptions
 
@@ -56,7 +56,6 @@ class EpochPlan:
     parts: PartWriter
     dead_letters: DeadLetters
     buffer: QueryBuffer
-    local_state_dir: str | None
     locality: Locality
     ticks: Mapping[int, Tick] = field(default_factory=dict)
     timed: frozenset[int] = frozenset()
@@ -92,7 +91,7 @@ class EpochPlan:
             layout = self._layouts(self._fused_with(planned.number))[planned.number]
             task = self._task(planned, context, layout, first, self._delivery(planned))
             again = ReplayTask(task=task, logs=_logs_of(record, planned.state_name))
-            answered.append(self._closed(planned, rows.mapInArrow(again, spark_schema(task.delivery.schema)), first))
+            answered.append(rows.mapInArrow(again, spark_schema(task.delivery.schema)))
         return _whole(answered)
 
     def _rows(self, one: FusedStages, shuffled: DataFrame, sent: Sequence[tuple[int, DataFrame]]) -> DataFrame:
@@ -182,55 +181,20 @@ class EpochPlan:
         return replace(context, count_buckets=self.buffer.uncounted(self.checkpoint.histories, self.checkpoint.buffered))
 
     def _answered(self, one: FusedStages, rows: DataFrame, first_partition: int) -> DataFrame:
-        """Return the output of the last function of fused stages."""
-        layouts, sent_to = self._layouts(one), self._sent_to(one)
-        begun: ClosingTask | None = None
-        for function in one.functions:
-            last = function[-1]
-            tasks = {
-                planned.number: self._task(
-                    planned,
-                    self._context(planned),
-                    layouts[planned.number],
-                    first_partition,
-                    self._delivery(planned) if planned is last else self._passed_on(planned),
-                )
-                for planned in function
-            }
-            schema = spark_schema(tasks[last.number].delivery.schema)
-            rows = rows.mapInArrow(BucketTask(tasks=tasks, sent_to=sent_to, begun=begun), schema)
-            if last is one.last:
-                break
-            begun = self._closing(last, self._passed_on(last), first_partition)
-            rows = _expressed(last, rows)
-            sent_to = [number for number in sent_to if number not in tasks]
-        return self._closed(one.last, rows, first_partition)
-
-    def _closed(self, planned: PlannedStage, rows: DataFrame, first_partition: int) -> DataFrame:
-        """Return the output of fused stages for the answer of the last one."""
-        if not planned.steps:
-            return rows
-        delivery = self._delivery_outside(planned)
-        closing = self._closing(planned, delivery, first_partition)
-        return _expressed(planned, rows).mapInArrow(closing, spark_schema(delivery.schema))
-
-    def _closing(self, planned: PlannedStage, delivery: Delivery, first_partition: int) -> ClosingTask:
-        """Return the last step after a stage."""
-        return ClosingTask(
-            stage=planned.last_name,
-            rows=planned.after.schema,
-            chunk_rows=self.options.chunk_rows,
-            task_buffer=self._task_buffer(planned),
-            delivery=delivery,
-            first_partition=first_partition,
-        )
-
-    def _task_buffer(self, planned: PlannedStage) -> TaskBuffer:
-        return TaskBuffer(
-            local_state_dir=self.local_state_dir,
-            query_id=self.checkpoint.query_id,
-            name=f"{self.checkpoint.opened_at_ns}-{planned.number}",
-        )
+        """Return the output of the function of fused stages."""
+        layouts = self._layouts(one)
+        tasks = {
+            planned.number: self._task(
+                planned,
+                self._context(planned),
+                layouts[planned.number],
+                first_partition,
+                self._delivery(planned) if planned is one.last else self._passed_on(planned),
+            )
+            for planned in one.members
+        }
+        function = BucketTask(tasks=tasks, sent_to=self._sent_to(one))
+        return rows.mapInArrow(function, spark_schema(tasks[one.last.number].delivery.schema))
 
     def _task(
         self, planned: PlannedStage, context: StageContext, layout: SlotLayout, first_partition: int, delivery: Delivery
@@ -245,19 +209,13 @@ class EpochPlan:
             first_partition=first_partition,
             buckets=self.buckets,
             name=planned.name,
+            steps=planned.steps,
             shared=planned.shared,
-            is_tidied=isinstance(delivery, ToOutput) and not planned.stage.answers_distinct_rows,
+            is_tidied=_is_tidied(planned, delivery),
         )
 
     def _delivery(self, planned: PlannedStage) -> Delivery:
-        """Return where the rows of the last stage of a function go."""
-        if not planned.steps:
-            return self._delivery_outside(planned)
-        shown = arrow_schema(spark_schema(planned.before.schema), relation=planned.before.name)
-        with_weight = pa.schema([*shown, pa.field(WEIGHT, pa.int64())])
-        return ToExpressions(schema=with_weight, task_buffer=self._task_buffer(planned))
-
-    def _delivery_outside(self, planned: PlannedStage) -> Delivery:
+        """Return where the rows of the last stage of a task go."""
         if planned.target is None:
             return ToOutput(parts=self.parts, files=self.checkpoint.files, tick=self.tick, rows=planned.after.schema)
         layout = self._layouts(self._fused_with(planned.target))[planned.target]
@@ -274,11 +232,11 @@ class EpochPlan:
         return self._numbered[-1 if planned.target is None else planned.target].stage.inputs[planned.side]
 
 
-def _expressed(planned: PlannedStage, rows: DataFrame) -> DataFrame:
-    """Return rows after the expressions behind a stage."""
-    for step in planned.steps:
-        rows = step.apply(rows)
-    return rows.toDF(*(f"c{at}" for at in range(len(rows.columns))))  # mapInArrow takes a dot in a name for a field
+def _is_tidied(planned: PlannedStage, delivery: Delivery) -> bool:
+    """Return whether equal rows of an answer are made one: in an output, and behind steps before a shuffle."""
+    if isinstance(delivery, ToOutput):
+        return not emits_distinct_rows(planned.stage, planned.steps)
+    return bool(planned.steps) and isinstance(delivery, ToStage) and not delivery.reduces
 
 
 def dead_letters_of(planned_stages: Sequence[PlannedStage], directory: str, query_id: str) -> DeadLetters:

@@ -63,7 +63,7 @@ from zset_join.runners.spark.epoch.several_outputs import SeveralOutputs
 from zset_join.runners.spark.frames.topics import TopicIds, topics_of
 from zset_join.runners.spark.planning.buffer_limit import QueryBuffer, limited_join
 from zset_join.runners.spark.planning.described_query import described_query
-from zset_join.runners.spark.planning.job_settings import all_rows_settings, described_jobs, job_settings, wanted_settings
+from zset_join.runners.spark.planning.job_settings import described_jobs, job_settings, wanted_settings
 from zset_join.runners.spark.planning.normalise import TaggedStreams
 from zset_join.runners.spark.planning.placed_query import PlacedQuery
 from zset_join.runners.spark.planning.stage_names import stage_order
@@ -382,7 +382,7 @@ class EpochRunner:
         started = time.perf_counter()
         title = self._title(tick.epoch)
         keep_epoch_rows(self.query.planned_stages, self._opened().files.folder, tick)
-        with job_settings(batch.sparkSession, self._settings(batch.sparkSession)), described_jobs(batch.sparkSession, title):
+        with job_settings(batch.sparkSession, self._wanted), described_jobs(batch.sparkSession, title):
             self._locality.begin(batch.sparkSession)
             plan = self._plan(tick, self.buckets)
             if self._times.is_needed:
@@ -438,7 +438,7 @@ class EpochRunner:
         started = time.perf_counter()
         plan = self._plan(Tick(record.epoch, record.processing_time_us), self._opened().buckets_of(record.epoch))
         title = f"{self._title(record.epoch)}, again"
-        with job_settings(session, self._settings(session)), described_jobs(session, title):
+        with job_settings(session, self._wanted), described_jobs(session, title):
             lines = plan.replayed_receipts(session, record).collect()
         receipts = [TaskReceipt.from_json(line[0]) for line in lines]
         forget(self.dead_letters, [part for receipt in receipts for part in receipt.quarantined])  # they are published
@@ -458,14 +458,9 @@ class EpochRunner:
             parts=self.output.parts,
             dead_letters=dead_letters_of(planned_stages, self.dead_letters, checkpoint.query_id),
             buffer=self.buffer,
-            local_state_dir=self.options.local_state_dir,
             locality=self._locality,
             timed=self._times.timed,
         )
-
-    def _settings(self, session: SparkSession) -> Mapping[str, str]:
-        has_steps = any(planned.steps for planned in self.query.planned_stages)
-        return {**self._wanted, **all_rows_settings(session)} if has_steps else self._wanted
 
     def _title(self, epoch: int) -> str:
         return epoch_title(self.name, epoch, [one.stage.kind for one in self.query.planned_stages])
@@ -486,7 +481,7 @@ class EpochRunner:
         checkpoint = self._opened()
         held = self.buffer.held(checkpoint.buffered, receipts)
         if self.buffer.is_full(held):
-            with job_settings(session, self._settings(session)):
+            with job_settings(session, self._wanted):
                 raise self.buffer.error(session, checkpoint, tick, self.operator_options, held, receipts)
 
     def _raise_first(self, receipts: Sequence[TaskReceipt]) -> None:

@@ -7,8 +7,9 @@ from typing import Any
 
 from zset_join.core.shown_values import shown_buckets
 from zset_join.plan.passes.fuse_stages import Fusing
-from zset_join.runners.spark.planning.row_steps import RowStep
-from zset_join.runners.spark.planning.stages import PlannedStage, StageStep, Stream
+from zset_join.plan.row_steps import RowStep
+from zset_join.runners.spark.planning.stages import PlannedStage, Stream
+from zset_join.stages import Stage
 from zset_join.stages.stage import EquiJoin
 
 __all__ = ["explained_query"]
@@ -38,13 +39,13 @@ class _Explanation:
 
     def _chain(self, end: PlannedStage) -> list[str]:
         """Return the steps behind a stage, and those before it for as long as one input leads to the next."""
-        steps: list[tuple[RowStep | StageStep, PlannedStage]] = []
+        steps: list[tuple[RowStep | None, PlannedStage]] = []  # None: the stage itself
         source: PlannedStage | None = end
         while source is not None:
             steps += [(step, source) for step in reversed(source.steps)]
             if source.streams or len(source.stage.inputs) > 1:
                 break
-            steps.append((StageStep(stage=source.stage), source))
+            steps.append((None, source))
             before = [one for one in self._stages if one.target == source.number]
             source, below = (before[0], source) if len(before) == 1 else (None, source)
         lines: list[str] = []
@@ -53,18 +54,20 @@ class _Explanation:
             lines.append(f"key: {key}" if key else "key: none; the view may hold equal rows")
         for depth, (step, planned) in enumerate(steps):
             branch = f"{'   ' * (depth - 1)}└─ " if depth else ""
-            lines.append(f"{branch}{step.title}")
-            if isinstance(step, StageStep):
-                lines += [f"{'   ' * depth}   {line}" for line in self._facts(step, planned)]
+            title, *facts = [step.describe()] if step is not None else planned.stage.explain(self._buckets)
+            lines.append(f"{branch}{title}")
+            if step is None:
+                facts = [line.strip() for line in facts]
+                lines += [f"{'   ' * depth}   {line}" for line in (*facts, *self._shuffles(planned))]
         found = self.rows(below.number, 0) if source is None else self._stage(source)
         indent = "   " * len(steps)
         first = f"{indent[3:]}└─ {found[0]}" if steps else found[0]
         return [*lines, first, *(f"{indent}{line}" for line in found[1:])]
 
-    def _facts(self, step: StageStep, planned: PlannedStage) -> list[str]:
+    def _shuffles(self, planned: PlannedStage) -> list[str]:
         fusing = self._fusings[planned.number, 0]
-        shuffled = step.shuffled if fusing.why_not is not None else "nothing"
-        return [*step.facts(self._buckets), f"shuffles: {shuffled}", fusing.line(planned.stage.inputs[0].relation.name)]
+        shuffled = _shuffled(planned.stage) if fusing.why_not is not None else "nothing"
+        return [f"shuffles: {shuffled}", fusing.line(planned.stage.inputs[0].relation.name)]
 
     def _stage(self, planned: PlannedStage) -> list[str]:
         """Return a stage with what it is fed."""
@@ -113,6 +116,16 @@ class _Explanation:
         inner = route.streams.get(0)
         below = self.rows(route.number, 0) if inner is None else [_explained(inner)]
         return [*route.stage.explain(self._buckets), *_branch(below, is_last=True)]
+
+
+def _shuffled(stage: Stage) -> str:
+    """Return the rows that are shuffled to a stage of one input."""
+    (one,) = stage.inputs
+    if one.reduce is None:
+        return "the changed rows"
+    is_partial = not set(one.fed.schema.names) <= set(one.relation.schema.names)
+    columns = ", ".join(one.fed.schema.names)
+    return "one line of sums per group and task" if is_partial else f"the changed rows, cut down to {columns}"
 
 
 def _branch(lines: Sequence[str], *, is_last: bool) -> list[str]:

@@ -12,10 +12,7 @@ from pyspark.sql import SparkSession
 
 from zset_join.runners.spark.frames.facts import is_connect
 
-__all__ = ["all_rows_settings", "described_jobs", "job_settings", "wanted_settings"]
-
-_EXCLUDED_RULES = "spark.sql.optimizer.excludedRules"
-_PRUNE_FILTERS = "org.apache.spark.sql.catalyst.optimizer.PruneFilters"
+__all__ = ["described_jobs", "job_settings", "wanted_settings"]
 
 
 def wanted_settings(max_records_per_batch: int, *, is_routed: bool) -> dict[str, str]:
@@ -34,13 +31,6 @@ def wanted_settings(max_records_per_batch: int, *, is_routed: bool) -> dict[str,
         wanted["spark.sql.exchange.reuse"] = "true"
         wanted["spark.sql.unionOutputPartitioning"] = "false"
     return wanted
-
-
-def all_rows_settings(session: SparkSession) -> dict[str, str]:
-    """Return the further settings of a job with Spark filters after its tasks."""
-    # Where no row can pass a condition, Spark would omit everything before it: the tasks, their logs and receipts.
-    excluded = session.conf.get(_EXCLUDED_RULES, "")
-    return {_EXCLUDED_RULES: ",".join(filter(None, (excluded, _PRUNE_FILTERS)))}
 
 
 @contextmanager

@@ -7,7 +7,7 @@ and kept. An epoch plans nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -22,9 +22,10 @@ from zset_join.plan.sharing import prepared_alike
 from zset_join.runners.spark.frames.facts import is_connect, parallelism
 from zset_join.runners.spark.planning.buffer_limit import explained_limit
 from zset_join.runners.spark.planning.explaining import explained_query
+from zset_join.runners.spark.planning.lowering import LoweredTree
 from zset_join.runners.spark.planning.normalise import hashed_name
 from zset_join.runners.spark.planning.placed import forwards_rows
-from zset_join.runners.spark.planning.placement import Bindings, placed_stages
+from zset_join.runners.spark.planning.placement import placed_stages, unique_input_names
 from zset_join.runners.spark.planning.source_stream import SourceStream
 from zset_join.runners.spark.planning.stage_names import stage_name
 from zset_join.runners.spark.planning.stages import PlannedStage, explained_state, named, places_in_order
@@ -36,7 +37,7 @@ from zset_join.stages.effect import unchangeable
 from zset_join.stages.shared_table import SharedTableStage
 from zset_join.stages.written import read_schema
 
-__all__ = ["FusedStages", "PlacedQuery", "refuse_compared_collations"]
+__all__ = ["FusedStages", "PlacedQuery", "placed_query", "refuse_compared_collations"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +45,7 @@ class PlacedQuery:
     """A plan in its place on executors."""
 
     plan: QueryPlan
-    bindings: Bindings = field(repr=False)
+    sources: Mapping[str, SourceStream] = field(repr=False)
     shares_tables: bool = True  # by joins that look up in them; not in the checkpoint of a version that did not
     order: tuple[str, ...] = ()  # of streams, in which Spark reads them; empty: that of the stages
 
@@ -55,7 +56,7 @@ class PlacedQuery:
 
     @property
     def session(self) -> SparkSession:
-        return self.bindings.session
+        return next(iter(self.sources.values())).session
 
     @cached_property
     def is_served(self) -> bool:
@@ -105,14 +106,12 @@ class PlacedQuery:
 
     @cached_property
     def functions(self) -> tuple[UserFunction, ...]:
-        """Return the user's own functions in the streams and the steps."""
-        functions = [one for stream in self.streams for one in stream.functions]
-        functions += [one for planned in self.planned_stages for step in planned.steps for one in step.functions]
-        return tuple(dict.fromkeys(functions))
+        """Return the user's own functions in the streams."""
+        return tuple(dict.fromkeys(one for stream in self.streams for one in stream.functions))
 
     @cached_property
     def planned_stages(self) -> tuple[PlannedStage, ...]:
-        stages = list(named(placed_stages(self.plan, self.bindings)))
+        stages = list(named(placed_stages(self.plan, self.sources)))
         for one in stages:
             refuse_compared_collations(one.stage)
         return _with_shared_places(self.plan, stages) if self.shares_tables else tuple(stages)
@@ -129,7 +128,7 @@ class PlacedQuery:
 
     def description(self) -> dict[str, Any]:
         """Return the description of the query in a checkpoint, JSON-ready; a query with another description is rejected."""
-        steps = {one.number: [list(step.description) for step in one.steps] for one in self.planned_stages}
+        steps = {one.number: [step.to_json() for step in one.steps] for one in self.planned_stages}
         streams = {(one.number, side): stream for one in self.planned_stages for side, stream in one.streams.items()}
 
         def fed(number: int, side: int, feeds: tuple[Feed, ...]) -> Any:
@@ -204,6 +203,11 @@ class PlacedQuery:
         return "\n".join(explained_query(self.planned_stages, self.fusings, buckets=buckets))
 
 
+def placed_query(tree: LoweredTree, *, name: str) -> PlacedQuery:
+    plan = unique_input_names(tree.planned(name=name, buckets=None, is_spread=True))
+    return PlacedQuery(plan=plan, sources=tree.streams)
+
+
 def _with_shared_places(plan: QueryPlan, stages: list[PlannedStage]) -> tuple[PlannedStage, ...]:
     """Return which stages look up in one copy of a table, and which prepare its rows together."""
     for state in plan.states:
@@ -246,16 +250,6 @@ class FusedStages:
     @property
     def last(self) -> PlannedStage:
         return self.members[-1]
-
-    @property
-    def functions(self) -> tuple[tuple[PlannedStage, ...], ...]:
-        """Return the members by Python function: expressions of Spark are between one and the next."""
-        behind: dict[int | None, int] = {self.last.number: 0}
-        for one in reversed(self.members[:-1]):
-            behind[one.number] = behind[one.target] + bool(one.steps)
-        return tuple(
-            tuple(one for one in self.members if behind[one.number] == at) for at in sorted(set(behind.values()), reverse=True)
-        )
 
     @property
     def fed(self) -> tuple[int, ...]:

@@ -1,106 +1,31 @@
-"""A plan on the executors: its stages with the streams that feed them, the expressions between them and where rows go.
+"""A plan on the executors: its stages with the streams that feed them, the steps between them and where rows go.
 
-The law: a placed stage is a stage of the plan, by its number, and so are its feeds. What the plan does to rows is evaluated by
-Spark: before the first stage on the stream of the source, between stages behind the one that emits them.
+The law: a placed stage is a stage of the plan, by its number, and so are its feeds. What the plan does to rows before the first
+stage is done by Spark to the stream of the source; between stages the task of the one that emits them does it.
 
 A plan is placed once per query; an epoch plans nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import fields, replace
+from functools import reduce
 from typing import Any
-
-import pyarrow as pa
-from pyspark.sql import Column, SparkSession
 
 from zset_join.core.errors import PlanError
 from zset_join.core.relation import Relation
-from zset_join.plan.planner import plan_query
-from zset_join.plan.query_plan import Feed, PlanSource, QueryPlan, StageNode
-from zset_join.plan.row_steps import OpaqueStep
-from zset_join.plan.row_steps import RowStep as PlanStep
-from zset_join.plan.tree import Apply, Node, Operate, Read, in_zone, rebuilt, without_order
-from zset_join.runners.spark.planning.row_steps import ZONE, RowStep, Transform, row_step
+from zset_join.plan.query_plan import Feed, QueryPlan, StageNode
 from zset_join.runners.spark.planning.source_stream import SourceStream
 from zset_join.runners.spark.planning.stages import PlannedStage
-from zset_join.runners.spark.planning.stream_steps import as_input, spark_step, stepped, united
+from zset_join.runners.spark.planning.stream_steps import as_input, stepped, united
 from zset_join.stages.expiring import ExpiringStage
-from zset_join.stages.latest import LatestRequest
 from zset_join.stages.stage import Stage
 
-__all__ = ["Bindings", "BoundStep", "bound_plan", "placed_stages", "unique_input_names"]
+__all__ = ["placed_stages", "unique_input_names"]
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class BoundStep:
-    """A step that only Spark can run."""
-
-    call: str
-    transform: Transform
-    step: RowStep
-    before: pa.Schema
-    condition: str | Column | None = None
-
-    def over(self, session: SparkSession, before: Relation) -> RowStep:
-        """Return the step over rows that may have fewer columns than those it was written for."""
-        if before.schema.equals(self.before):
-            return self.step
-        return row_step(session, before, self.call, self.transform, is_internal=True)
-
-
-@dataclass(frozen=True)
-class Bindings:
-    """Map the names of a plan to what they represent inside Spark."""
-
-    streams: Mapping[str, SourceStream]
-    steps: Mapping[int, BoundStep] = field(default_factory=dict)
-
-    @property
-    def session(self) -> SparkSession:
-        return next(iter(self.streams.values())).session
-
-
-def bound_plan(
-    root: Node, streams: Callable[[PlanSource], SourceStream], *, name: str
-) -> tuple[QueryPlan, dict[str, SourceStream]]:
-    """Return the plan of a query for executors, over sources that are what their streams are; and the streams by name."""
-    found: dict[str, SourceStream] = {}
-    sources: dict[int, tuple[PlanSource, PlanSource]] = {}
-
-    def change(node: Node) -> Node:
-        if not isinstance(node, Read):
-            return without_order(node) if isinstance(node, Apply) else node
-        written = node.source
-        if id(written) not in sources:
-            stream = streams(written)
-            source = PlanSource(
-                relation=replace(stream.relation(()), name=written.name),
-                hidden=stream.hidden,
-                has_baseline=stream.baseline is not None,
-                max_watermark_jump=stream.max_watermark_jump,
-            )
-            found.setdefault(source.name, stream)
-            sources[id(written)] = written, source
-        source = sources[id(written)][1]
-        stream = found[source.name]
-        read = node if source == written else Read(source)
-        if source.relation.mode == "upsert" and (stream.control is not None or (source.hidden and not written.hidden)):
-            # What orders the changes of its keys is not in the query, whose steps would leave it out.
-            return Operate(LatestRequest(control=stream.control), (read,))
-        return read
-
-    bound = rebuilt(root, change)
-    zone = next(iter(found.values())).session.conf.get(ZONE)
-    bound = in_zone(bound, str(zone), is_spread=True)
-    first: dict[Hashable, str] = {}
-    same = {known: first.setdefault(stream.identity, known) for known, stream in found.items()}
-    plan = plan_query(bound, name=name, buckets=None, is_spread=True, same=same)
-    return unique_input_names(plan), found
-
-
-def placed_stages(plan: QueryPlan, bindings: Bindings) -> tuple[PlannedStage, ...]:
+def placed_stages(plan: QueryPlan, streams: Mapping[str, SourceStream]) -> tuple[PlannedStage, ...]:
     """Return the stages of a plan in the order of an epoch, each with what feeds it and where its rows go."""
     stages = [PlannedStage(number=node.number, stage=node.stage) for node in plan.nodes]
 
@@ -108,41 +33,19 @@ def placed_stages(plan: QueryPlan, bindings: Bindings) -> tuple[PlannedStage, ..
         for feed in feeds:
             if not isinstance(feed.origin, int):
                 raise PlanError(f'rows of "{feed.origin}" reach no stage.', code="PLAN_ORDER", origin=feed.origin)
-            sender = stages[feed.origin]
-            steps = _expressed(bindings, sender.before, feed.steps)
-            stages[feed.origin] = replace(sender, steps=steps, target=target, side=side)
+            stages[feed.origin] = replace(stages[feed.origin], steps=feed.steps, target=target, side=side)
 
     for node in plan.nodes:
-        streams = {}
+        fed = {}
         for side, (feeds, given) in enumerate(zip(node.feeds, node.stage.inputs, strict=True)):
             if all(isinstance(feed.origin, str) for feed in feeds):
-                rows = united([_stream(bindings, feed) for feed in feeds])
-                streams[side] = as_input(rows, given.relation)
+                rows = united([reduce(stepped, feed.steps, streams[str(feed.origin)]) for feed in feeds])
+                fed[side] = as_input(rows, given.relation)
             else:
                 sends(feeds, node.number, side)
-        stages[node.number] = replace(stages[node.number], streams=streams)
+        stages[node.number] = replace(stages[node.number], streams=fed)
     sends(plan.outputs, None, 0)
     return tuple(stages)
-
-
-def _stream(bindings: Bindings, feed: Feed) -> SourceStream:
-    stream = bindings.streams[str(feed.origin)]
-    for step in feed.steps:
-        stream = stepped(stream, step)
-    return stream
-
-
-def _expressed(bindings: Bindings, before: Relation, steps: Sequence[PlanStep]) -> tuple[RowStep, ...]:
-    expressed: list[RowStep] = []
-    for step in steps:
-        session = bindings.session
-        if isinstance(step, OpaqueStep):
-            one = bindings.steps[id(step)].over(session, before)
-        else:
-            one = spark_step(session, before, step)
-        expressed.append(one)
-        before = one.relation
-    return tuple(expressed)
 
 
 def unique_input_names(plan: QueryPlan) -> QueryPlan:

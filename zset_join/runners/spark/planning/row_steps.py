@@ -12,6 +12,7 @@ The text of an expression is part of the query's description, and so is the name
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -22,7 +23,6 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from zset_join.core.errors import PlanError
 from zset_join.core.relation import Relation
-from zset_join.plan.row_steps import SelectStep, WhereStep
 from zset_join.runners.spark.frames.facts import StepFacts, analysed, reader_of
 from zset_join.runners.spark.planning.job_settings import job_settings
 from zset_join.runners.spark.rows.layout import WEIGHT
@@ -57,7 +57,6 @@ class RowStep:
     functions: tuple[UserFunction, ...] = ()
     reads: frozenset[str] = frozenset()
     is_selection: bool = False
-    tree: WhereStep | SelectStep | None = None
     condition: str | None = None
     selected: tuple[tuple[str, str], ...] | None = None
     is_zoned: bool = False
@@ -68,17 +67,26 @@ class RowStep:
 
     def apply(self, rows: DataFrame, beside: Sequence[str] = (WEIGHT,)) -> DataFrame:
         """Return rows with their weights, after the step."""
+        names: list[str] = []
+
+        def change(given: DataFrame) -> DataFrame:
+            transformed = self.transform(given, beside)
+            names.extend(transformed.columns)
+            return transformed
+
+        numbered = self.evaluated(rows, change)
+        places = {name: at for at, name in enumerate(names)}  # the last ones: a star has brought others
+        chosen = [at for at, name in enumerate(names) if name not in beside] + [places[name] for name in beside]
+        return numbered.select(*(F.col(f"c{at}").alias(names[at]) for at in chosen))
+
+    def evaluated(self, rows: DataFrame, change: Callable[[DataFrame], DataFrame]) -> DataFrame:
+        """Return rows after a change whose expressions are in the zone of the step; the columns are called c0, c1 and so on."""
         session = rows.sparkSession
         is_elsewhere = self.is_zoned and session.conf.get(ZONE) != self.zone
         with job_settings(session, {ZONE: self.zone}):
-            transformed = self.transform(rows, beside)
-            names = transformed.columns
-            places = {name: at for at, name in enumerate(names)}  # the last ones: a star has brought others
-            chosen = [at for at, name in enumerate(names) if name not in beside] + [places[name] for name in beside]
-            numbered = transformed.toDF(*(f"c{at}" for at in range(len(names))))
-            if is_elsewhere:
-                numbered = analysed(numbered, f"zset_join_step_{id(self)}_{len(beside)}")
-            return numbered.select(*(F.col(f"c{at}").alias(names[at]) for at in chosen))
+            changed = change(rows)
+            numbered = changed.toDF(*(f"c{at}" for at in range(len(changed.columns))))
+            return analysed(numbered, f"zset_join_step_{uuid.uuid4().hex}") if is_elsewhere else numbered
 
 
 def row_step(session: SparkSession, before: Relation, call: str, transform: Transform, *, is_internal: bool = False) -> RowStep:

@@ -8,16 +8,14 @@ the first stage is without a number where it is a join, and a route has that of 
 | `join`, `join-2` | a join |
 | `route-left`, `route-right-2` | the route before an input of a stage |
 | `aggregate-1`, `deduplicate-0` | another stage, called by its kind |
-| `rows-0` | the expressions behind a stage |
 """
 
 from __future__ import annotations
 
-__all__ = ["rows_stage", "stage_name", "stage_order"]
+__all__ = ["stage_name", "stage_order"]
 
 JOIN_STAGE = "join"
 _SIDES = ("left", "right")
-_RANKS = {"route": 0, "rows": 2}
 
 
 def stage_name(kind: str, number: int, *, side: int = 0) -> str:
@@ -32,18 +30,13 @@ def stage_name(kind: str, number: int, *, side: int = 0) -> str:
     return kind if kind == JOIN_STAGE and not number else f"{kind}-{number}"
 
 
-def rows_stage(number: int) -> str:
-    """Return the name of the receipts of the function after a stage's expressions."""
-    return f"rows-{number}"
-
-
 def stage_order(stage: str) -> int:
     """Return how far from the sources a stage is, as its receipts name it.
 
-    >>> sorted(["rows-1", "join-2", "join", "aggregate-1", "route-left", "rows-0", "route-right-2"], key=stage_order)
-    ['route-left', 'join', 'rows-0', 'aggregate-1', 'rows-1', 'route-right-2', 'join-2']
+    >>> sorted(["join-2", "join", "aggregate-1", "route-left", "route-right-2"], key=stage_order)
+    ['route-left', 'join', 'aggregate-1', 'route-right-2', 'join-2']
     """
     kind, _, number = stage.rpartition("-")
     if not number.isdigit():
         kind, number = stage, "0"
-    return 3 * int(number) + _RANKS.get(kind.partition("-")[0], 1)
+    return 2 * int(number) + (kind.partition("-")[0] != "route")

@@ -4,21 +4,20 @@
 
 A *planned stage* is a stage, the row steps behind it, and where the rows go then: to an input of a later stage, or to the
 output. They are numbered in the order of an epoch: before a stage comes what its first input is made of, then what its
-second one is. Everything between two shuffles is one Spark task. Without row steps a stage's own Python function delivers its
-answer: it writes the parts, or sends rows to the next stage, brought down to what that needs. With row steps the function
-yields its rows, Spark evaluates the expressions, and a second function (`ClosingTask`) delivers.
+second one is. Everything between two shuffles is one Python function in one Spark task: it answers, does the steps, and
+delivers: it writes the parts, or sends rows to the next stage, brought down to what that needs.
 
 The law: the receipts of all stages of an epoch arrive in its one job, and what a stage sent is what the next one was given.
 
-Cost: nothing for a stage alone; a second Python function per bucket for one with row steps; a shuffle per stage whose rows
-are not in their bucket already.
+Cost: a shuffle per stage whose rows are not in their bucket already.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Protocol
+from functools import cached_property
+from typing import Protocol
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -26,10 +25,8 @@ from pyspark.sql import DataFrame
 from zset_join.core.errors import OptionError, StateError
 from zset_join.core.options import HotBudget, QueryOptions
 from zset_join.core.relation import Relation
-from zset_join.plan.row_steps import RowStep as PlanStep
-from zset_join.runners.spark.planning.row_steps import RowStep
-from zset_join.runners.spark.planning.stage_names import rows_stage, stage_name
-from zset_join.runners.spark.rows.user_functions import UserFunction
+from zset_join.plan.row_steps import RowStep, relation_after
+from zset_join.runners.spark.planning.stage_names import stage_name
 from zset_join.runners.spark.worker.receipts import TaskReceipt
 from zset_join.runners.spark.worker.shared_place import SharedPlace
 from zset_join.stages import Stage
@@ -37,8 +34,6 @@ from zset_join.state.cold.row_limit import WHOLE_BUDGET_BYTES
 
 __all__ = [
     "PlannedStage",
-    "StageStep",
-    "Step",
     "Stream",
     "StreamPlace",
     "check_rows",
@@ -127,7 +122,7 @@ class Stream(Protocol):
         ...
 
     @property
-    def origin(self) -> tuple[Stream, tuple[PlanStep, ...]]:
+    def origin(self) -> tuple[Stream, tuple[RowStep, ...]]:
         """Return the stream that it was made of, and what was done to its rows since."""
         ...
 
@@ -139,47 +134,6 @@ class Stream(Protocol):
     def relation(self, join_key: Sequence[str]) -> Relation:
         """Return the description the engine works with."""
         ...
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class StageStep:
-    """A stage of one input behind other steps: an aggregate, DISTINCT, or whatever else takes the rows of one view."""
-
-    stage: Stage
-    functions: ClassVar[tuple[UserFunction, ...]] = ()
-
-    @property
-    def relation(self) -> Relation:
-        return self.stage.output
-
-    @property
-    def title(self) -> str:
-        return self.stage.explain(None)[0]
-
-    def facts(self, buckets: int | None) -> list[str]:
-        """Return its state, for `explain`."""
-        return [line.strip() for line in self.stage.explain(buckets)[1:]]
-
-    def renamed(self, name: str) -> str | None:
-        return name if name in self.stage.output_key.bucketed_by else None
-
-    @property
-    def shuffled(self) -> str:
-        """Return the rows that are shuffled to it if it is not fused, for `explain`."""
-        (one,) = self.stage.inputs
-        if one.reduce is None:
-            return "the changed rows"
-        is_partial = not set(one.fed.schema.names) <= set(one.relation.schema.names)
-        columns = ", ".join(one.fed.schema.names)
-        return "one line of sums per group and task" if is_partial else f"the changed rows, cut down to {columns}"
-
-    @property
-    def description(self) -> tuple[str, ...]:
-        return (self.title, *(f"{field.name}: {field.type}" for field in self.relation.schema))
-
-
-Step = RowStep | StageStep
-"""A closed union: what both do has one name on both; code that needs what one of them alone has tests which it is."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -214,15 +168,10 @@ class PlannedStage:
         """Return the answer of the stage."""
         return self.stage.output
 
-    @property
+    @cached_property
     def after(self) -> Relation:
         """Return the rows that leave it."""
-        return self.steps[-1].relation if self.steps else self.before
-
-    @property
-    def last_name(self) -> str:
-        """Return the name of the receipts of its last function."""
-        return rows_stage(self.label) if self.steps else self.name
+        return relation_after(self.before, self.steps)
 
 
 def named(planned_stages: Sequence[PlannedStage]) -> tuple[PlannedStage, ...]:
@@ -270,13 +219,12 @@ def check_rows(
         if came != applied + aside:
             raise _lost(epoch, f'"{place.name}": rows in {came}, applied {applied}, quarantined {aside}')
     for planned in planned_stages:
-        for stage in (planned.name, planned.last_name):
-            ran = sorted(receipt.bucket for receipt in receipts if receipt.stage == stage)
-            if ran != everywhere:
-                raise _lost(epoch, f"{stage} ran in buckets {ran}")
+        ran = sorted(receipt.bucket for receipt in receipts if receipt.stage == planned.name)
+        if ran != everywhere:
+            raise _lost(epoch, f"{planned.name} ran in buckets {ran}")
     for receiver in planned_stages:
         for side in range(len(receiver.stage.inputs)):
-            senders = [one.last_name for one in planned_stages if (one.target, one.side) == (receiver.number, side)]
+            senders = [one.name for one in planned_stages if (one.target, one.side) == (receiver.number, side)]
             sent = sum(receipt.emitted[0] for receipt in receipts if receipt.stage in senders)
             given = sum(receipt.rows_in[side] for receipt in receipts if receipt.stage == receiver.name)
             if senders and sent != given:

@@ -1,7 +1,8 @@
 """Row steps before the first stage, applied to the streams; and row steps as Spark expressions.
 
-The law: the rows of a stream after a step are those of the plan. An expression whose type Spark would choose otherwise is cast
-to that of the plan. A step over upserts keeps them where the key is kept: a row that does not pass deletes its key.
+The law: the rows of a stream after a step are those of the plan, whose expressions are in UTC. One whose type Spark would
+choose otherwise is cast to that of the plan. A step over upserts keeps them where the key is kept: a row that does not pass
+deletes its key.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
-from zset_join.core.errors import PlanError
 from zset_join.core.relation import Relation
 from zset_join.expressions import Expression
 from zset_join.expressions.sql_text import quote_name, to_sql
 from zset_join.plan.row_steps import OpaqueStep, SelectStep, WhereStep
 from zset_join.plan.row_steps import RowStep as PlanStep
-from zset_join.runners.spark.planning.row_steps import RowStep, row_step
+from zset_join.runners.spark.planning.job_settings import job_settings
+from zset_join.runners.spark.planning.row_steps import ZONE, RowStep, row_step
 from zset_join.runners.spark.planning.source_stream import SourceStream
 from zset_join.runners.spark.rows.baseline import union
 from zset_join.runners.spark.rows.row_reading import RAW, REJECT, WEIGHT
@@ -34,9 +35,8 @@ def spark_step(session: SparkSession, before: Relation, step: WhereStep | Select
     """Return a step as Spark's own expressions."""
     if step.condition is not None:
         text = step_text(step.condition, before.schema)
-        kept = row_step(session, before, f"where {text}", lambda given, _: given.where(text), is_internal=True)
-        return replace(kept, tree=step)
-    return replace(_selection(session, before, step)[1], tree=step)
+        return row_step(session, before, f"where {text}", lambda given, _: given.where(text), is_internal=True)
+    return _selection(session, before, step)
 
 
 def stepped(stream: SourceStream, step: PlanStep) -> SourceStream:
@@ -46,7 +46,7 @@ def stepped(stream: SourceStream, step: PlanStep) -> SourceStream:
         case SelectStep():
             return _selected(stream, step)
         case OpaqueStep():
-            raise PlanError(f"{step.text} is before the first stage; it is done behind one.", code="UNKNOWN_ROW_STEP")
+            raise step.refusal()
 
 
 def united(streams: Sequence[SourceStream]) -> SourceStream:
@@ -107,8 +107,8 @@ def step_text(tree: Expression, schema: pa.Schema) -> str:
     )
 
 
-def _selection(session: SparkSession, before: Relation, step: SelectStep) -> tuple[list[str], RowStep]:
-    """Return the texts of a selection, with the types of the plan, and the step."""
+def _selection(session: SparkSession, before: Relation, step: SelectStep) -> RowStep:
+    """Return a selection with the types of the plan."""
     relation = step.output(before)
     texts = [step_text(tree, before.schema) for _, tree in step.columns]
     selection = _row_step(session, before, relation, texts)
@@ -118,7 +118,7 @@ def _selection(session: SparkSession, before: Relation, step: SelectStep) -> tup
         for at in differing:
             texts[at] = f"CAST({texts[at]} AS {field_type(relation.schema.field(at)).simpleString()})"
         selection = _row_step(session, before, relation, texts)
-    return texts, selection
+    return selection
 
 
 def _row_step(session: SparkSession, before: Relation, after: Relation, texts: Sequence[str]) -> RowStep:
@@ -140,24 +140,29 @@ def _made_of(stream: SourceStream, step: WhereStep | SelectStep) -> tuple[Source
 
 
 def _kept(stream: SourceStream, where: WhereStep) -> SourceStream:
-    step = spark_step(stream.session, stream.relation(()), where)
-    passes = F.expr(step_text(where.condition, stream.schema))
-    is_rejected = F.col(REJECT).isNotNull()
-    if stream.mode == "upsert":
+    step, text = _in_utc(stream, where), step_text(where.condition, stream.schema)
+
+    def kept(rows: DataFrame) -> DataFrame:
+        passes, is_rejected = F.expr(text), F.col(REJECT).isNotNull()
+        if stream.mode != "upsert":
+            return rows.where(is_rejected | passes if stream.may_reject else passes)
         weight = F.when(is_rejected | F.coalesce(passes, F.lit(False)), F.col(WEIGHT)).otherwise(F.lit(-1).cast("long"))
-        after = stream.with_rows(lambda rows: rows.withColumn(WEIGHT, weight))
-    else:
-        after = stream.with_rows(lambda rows: rows.where(is_rejected | passes if stream.may_reject else passes))
+        return rows.withColumn(WEIGHT, weight)
+
+    after = stream.with_rows(lambda rows: step.evaluated(rows, kept).toDF(*rows.columns))
     return replace(after, operation=(*stream.operation, *step.description), made_of=_made_of(stream, where))
+
+
+def _in_utc(stream: SourceStream, step: WhereStep | SelectStep) -> RowStep:
+    with job_settings(stream.session, {ZONE: "UTC"}):
+        return spark_step(stream.session, stream.relation(()), step)
 
 
 def _selected(stream: SourceStream, step: SelectStep) -> SourceStream:
     before = stream.relation(())
     relation = step.output(before)
-    texts, selection = _selection(stream.session, before, step)
-    kept = step.kept
-    named = [f"{text} AS {quote_name(field.name, 'spark')}" for text, field in zip(texts, relation.schema, strict=True)]
-    after = stream.with_rows(lambda rows: select_text(rows, [*named, WEIGHT, REJECT, RAW]))
+    selection, kept = _in_utc(stream, step), step.kept
+    after = stream.with_rows(lambda rows: selection.apply(rows, (WEIGHT, REJECT, RAW)))
     hidden = tuple(kept[name] for name in stream.hidden if name in kept)
     return replace(
         after,

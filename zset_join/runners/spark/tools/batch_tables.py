@@ -1,7 +1,7 @@
-"""A batch query run by Spark: each part is a view of the session, with opaque steps applied between them.
+"""A batch query run by Spark: each part is a view of the session.
 
-The law: the text of a stage means what the engine computes, so it is read in UTC and with Spark's checked arithmetic, whatever
-the session's settings are. A row step is read in the zone in which the view was described, for there Spark evaluates it.
+The law: a text means what the engine computes, so it is read in UTC and with Spark's checked arithmetic, whatever the session's
+settings are.
 
 Cost: one analysis by Spark per part; nothing runs before the rows are requested.
 """
@@ -9,7 +9,6 @@ Cost: one analysis by Spark per part; nothing runs before the rows are requested
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -17,37 +16,25 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
-from zset_join.plan.query_plan import Feed, QueryPlan
 from zset_join.runners.spark.frames.facts import analysed, is_connect
 from zset_join.runners.spark.planning.job_settings import job_settings
-from zset_join.runners.spark.planning.row_steps import RowStep
-from zset_join.runners.spark.planning.stages import PlannedStage
 from zset_join.runners.spark.rows.names import column_named
 from zset_join.runners.spark.rows.schemas import field_type
 from zset_join.tools.batch import BatchView, Part
 
-__all__ = ["BatchTables", "Steps", "aligned", "numbered", "steps_of", "table_prefix"]
+__all__ = ["BatchTables", "aligned", "numbered", "table_prefix"]
 
-Steps = Mapping[tuple[Feed, int], RowStep]
-"""By a feed and the place of a step in it: the step as it was written for Spark."""
-
-_OF_STAGES = {"spark.sql.session.timeZone": "UTC", "spark.sql.ansi.enabled": "true"}
-_OF_TEXTS = {"spark.sql.variable.substitute": "false", "spark.sql.parser.escapedStringLiterals": "false"}
+_OF_TEXTS = {
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.parser.escapedStringLiterals": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.variable.substitute": "false",
+}
 
 
 def table_prefix() -> str:
     """Return the prefix of the names of the views of one query."""
     return f"zset_join_{uuid.uuid4().hex}_"
-
-
-def steps_of(plan: QueryPlan, planned_stages: Sequence[PlannedStage]) -> Steps:
-    """Return the row steps behind the planned stages of a plan."""
-    return {
-        (feed, place): step
-        for feed in plan.feeds()
-        if isinstance(feed.origin, int)
-        for place, step in enumerate(planned_stages[feed.origin].steps)
-    }
 
 
 def numbered(rows: DataFrame, *more: str) -> DataFrame:
@@ -68,9 +55,8 @@ def aligned(rows: DataFrame, schema: pa.Schema, *more: Column) -> DataFrame:
 class BatchTables:
     """The views of a batch query while it is read; `close` drops them."""
 
-    def __init__(self, session: SparkSession, steps: Steps) -> None:
+    def __init__(self, session: SparkSession) -> None:
         self._session = session
-        self._steps = steps
         self._names: list[str] = []
 
     def __enter__(self) -> Self:
@@ -103,16 +89,8 @@ class BatchTables:
         return self._session.table(query.tied)
 
     def _made(self, part: Part) -> DataFrame:
-        step = None if part.step is None else self._steps.get(part.step)
-        if part.opaque is not None and step is not None and part.before is not None:
-            rows = self._session.table(part.source).toDF(*part.before.schema.names)
-            return numbered(step.apply(rows, beside=()))
-        wanted = _OF_STAGES if step is None else {"spark.sql.session.timeZone": step.zone}
-        return self._sql(part.query, wanted)
-
-    def _sql(self, text: str, wanted: Mapping[str, str]) -> DataFrame:
-        with job_settings(self._session, {**_OF_TEXTS, **wanted}):
-            rows = self._session.sql(text)
+        with job_settings(self._session, _OF_TEXTS):
+            rows = self._session.sql(part.query)
             if not is_connect(self._session):
                 return rows
             self._names.append(f"{table_prefix()}rows")

@@ -4,7 +4,7 @@ The law: the changes of a key are those that its bucket was given, in order by `
 aside is not among them.
 
 Cost: one pass over the snapshots and logs of a stage per DataFrame, by the workers; of `explain_row` that of
-`explaining_logs`, and for a step that Spark alone evaluates a small job per epoch, or few.
+`explaining_logs`.
 """
 
 from __future__ import annotations
@@ -24,20 +24,15 @@ from zset_join.checkpoint.log import read_log
 from zset_join.checkpoint.record import BucketHistory
 from zset_join.checkpoint.snapshot import read_snapshot
 from zset_join.core.errors import PlanError, StateError
-from zset_join.core.row_conversion import take_rows
-from zset_join.core.shown_values import shown_rows
 from zset_join.runners.local.explaining_logs import LoggedStage, explain_from_logs
-from zset_join.runners.local.feeding import Transform, transforms_of
+from zset_join.runners.local.feeding import transforms_of
 from zset_join.runners.spark.epoch.runner import EpochRunner
 from zset_join.runners.spark.planning.placed import Placed
-from zset_join.runners.spark.planning.row_steps import RowStep
 from zset_join.runners.spark.planning.stages import PlannedStage
-from zset_join.runners.spark.rows.layout import WEIGHT, as_type
 from zset_join.runners.spark.rows.schemas import spark_schema
 from zset_join.stages.stage import NO_LIMIT
 from zset_join.state.rows.side_snapshot import SNAPSHOT_WEIGHT
 from zset_join.tools.reports import RowHistory, requested_values
-from zset_join.zset import ZSet, single_batch
 
 __all__ = ["changes_of_input", "explain_row", "has_snapshot", "logged_changes", "stage_histories"]
 
@@ -139,11 +134,11 @@ def explain_row(view: Placed, runner: EpochRunner, row: Mapping[str, Any], *, mo
         runner.operator_options, on_bad_input="quarantine", buffer_limit=NO_LIMIT, hot_budget=None, table_budget=None
     )
     with runner.pause():
-        stages = [_logged_stage(one, checkpoint, view.session) for one in view.planned_stages]
+        stages = [_logged_stage(one, checkpoint) for one in view.planned_stages]
         return explain_from_logs(stages, view.output.schema, checkpoint.files, options, row, most_changes=most_rows)
 
 
-def _logged_stage(one: PlannedStage, checkpoint: Checkpoint, session: SparkSession) -> LoggedStage:
+def _logged_stage(one: PlannedStage, checkpoint: Checkpoint) -> LoggedStage:
     shared = one.shared
     stage = LoggedStage(
         number=one.number,
@@ -151,47 +146,9 @@ def _logged_stage(one: PlannedStage, checkpoint: Checkpoint, session: SparkSessi
         owner=one.state_stage,
         histories=stage_histories(checkpoint, one.state_name),
         output=one.after.schema,
-        transforms=list(_transforms(one, session)),
+        transforms=transforms_of(one.steps, one.before),
         target=None if one.target is None else (one.target, one.side),
         streams=frozenset(one.streams),
         owner_input=one.state_input,
     )
     return stage if shared is None else replace(stage, reader=shared.read_by, own_deltas=shared.deltas_of)
-
-
-def _transforms(one: PlannedStage, session: SparkSession) -> Iterator[Transform]:
-    relation = one.before
-    for step in one.steps:
-        if step.tree is None:
-            yield _BySpark(step, session)
-        else:
-            yield from transforms_of([step.tree], relation)
-        relation = step.relation
-
-
-class _BySpark:
-    """Apply a step by Spark, to every row once: an epoch is answered many times, mostly with the same rows."""
-
-    def __init__(self, step: RowStep, session: SparkSession) -> None:
-        self._step, self._session, self._schema = step, session, step.relation.schema
-        self._results = pa.RecordBatch.from_pylist([], schema=self._schema)
-        self._places: dict[str, int] = {}  # by row, that of its result; -1: it does not pass
-
-    def __call__(self, delta: ZSet) -> ZSet:
-        keys = [repr(row) for row in shown_rows(delta.rows)]
-        new = {key: at for at, key in enumerate(keys) if key not in self._places}
-        if new:
-            self._apply(take_rows(delta.rows, np.array([*new.values()])), [*new])
-        places = np.array([self._places[key] for key in keys], np.int64)
-        return ZSet(take_rows(self._results, places[places >= 0]), delta.weights[places >= 0])
-
-    def _apply(self, rows: pa.RecordBatch, keys: Sequence[str]) -> None:
-        # The number of a row takes the place of its weight, so that each result is matched with its row.
-        numbered = pa.Table.from_batches([rows]).append_column(WEIGHT, pa.array(range(len(keys)), pa.int64()))
-        results = self._step.apply(self._session.createDataFrame(numbered)).toArrow()
-        before = self._results.num_rows
-        self._places |= dict.fromkeys(keys, -1)
-        self._places |= {keys[number]: before + at for at, number in enumerate(results.column(WEIGHT).to_pylist())}
-        columns = [as_type(results.column(at.name), at.type) for at in self._schema]
-        tables = [pa.Table.from_batches([self._results]), pa.Table.from_arrays(columns, schema=self._schema)]
-        self._results = single_batch(pa.concat_tables(tables))

@@ -48,7 +48,7 @@ from zset_join.runners.spark.tools.batch_sources import (
     plan_of_places,
     sources_of,
 )
-from zset_join.runners.spark.tools.batch_tables import BatchTables, steps_of
+from zset_join.runners.spark.tools.batch_tables import BatchTables
 from zset_join.runners.spark.tools.view_comparison import ExpectedView, compare_outputs
 from zset_join.tools.reports import VerificationReport
 from zset_join.zset import ZSet, single_batch
@@ -74,7 +74,7 @@ def verify(
     if checkpoint is None:
         raise StateError("the query was not attached to its checkpoint", code="NOT_ATTACHED")
     plan = plan_of_places(joined.query_plan)
-    with runner.pause(), BatchTables(session, steps_of(plan, joined.planned_stages)) as batch_tables:
+    with runner.pause(), BatchTables(session) as batch_tables:
         sources: dict[str, BatchSource] = {}
         basis: dict[str, str] = {}
         streams = {stream.name: stream for stream in joined.streams}

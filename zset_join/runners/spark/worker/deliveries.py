@@ -1,9 +1,8 @@
-"""How a stage's answer leaves its bucket: parts for the output, rows for expressions or for another stage.
+"""How a stage's answer leaves its bucket: parts for the output, or rows for another stage.
 
 A delivery takes the answer chunk by chunk and returns what leaves the Python function for it; at last it takes the receipts.
-Parts leave nothing but receipts behind; rows for expressions go without them (see `task_buffer`); rows for another stage travel
-with the receipts through the shuffle, brought down first where that stage requests it. Rows for a stage that is fused with this
-one stay in the task.
+Parts leave nothing but receipts behind; rows for another stage travel with the receipts through the shuffle, brought down first
+where that stage requests it. Rows for a stage that is fused with this one stay in the task.
 
 Memory: rows are brought down `REDUCED_ROWS` at a time, or as many as have 256 MiB.
 """
@@ -11,32 +10,22 @@ Memory: rows are brought down `REDUCED_ROWS` at a time, or as many as have 256 M
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import Protocol
 
-import numpy as np
 import pyarrow as pa
 
 from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.core.tick import Tick
-from zset_join.runners.spark.rows.layout import (
-    WEIGHT,
-    SlotLayout,
-    as_type,
-    fitted_batch,
-    pack_receipts,
-    pack_rows,
-    travelling_schema,
-)
+from zset_join.runners.spark.rows.layout import SlotLayout, as_type, pack_receipts, pack_rows, travelling_schema
 from zset_join.runners.spark.worker.parts import PartWriter, merged
 from zset_join.runners.spark.worker.quarantine import LETTERS
 from zset_join.runners.spark.worker.receipts import TaskReceipt
-from zset_join.runners.spark.worker.task_buffer import TaskBuffer
 from zset_join.stages import StageInput
 from zset_join.stages.stage import Reduction
 from zset_join.zset import ZSet
 
-__all__ = ["Delivery", "ToExpressions", "ToOutput", "ToSameTask", "ToStage"]
+__all__ = ["Delivery", "ToOutput", "ToSameTask", "ToStage"]
 
 RECEIPTS = pa.schema({"receipt": pa.string()})
 """What leaves the last function of an epoch."""
@@ -93,26 +82,6 @@ class ToOutput:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ToExpressions:
-    """Yield the rows with their weights for Spark's expressions."""
-
-    schema: pa.Schema
-    task_buffer: TaskBuffer
-    reduces = False
-
-    def deliver(self, chunks: Iterator[ZSet], receipt: TaskReceipt) -> Iterator[pa.RecordBatch]:  # noqa: ARG002 - for other deliveries
-        for chunk in chunks:
-            columns: dict[str, Any] = dict(zip(chunk.schema.names, chunk.rows.columns, strict=True))
-            columns[WEIGHT] = pa.array(chunk.weights)
-            yield fitted_batch(self.schema, columns, len(chunk))
-
-    def finish(self, lines: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Leave the receipts for the function behind the expressions."""
-        self.task_buffer.leave(lines)
-        yield from ()
-
-
-@dataclass(frozen=True, kw_only=True)
 class ToStage:
     """Yield the rows for one input of another stage, brought down to what it needs of them."""
 
@@ -147,6 +116,9 @@ class ToSameTask:
     side: int
     given: StageInput
 
+    came: list[ZSet] = field(default_factory=list)
+    schema = RECEIPTS
+
     @property
     def rows(self) -> pa.Schema:
         """Return the columns of that input."""
@@ -156,20 +128,12 @@ class ToSameTask:
     def reduces(self) -> bool:
         return self.given.reduce is not None
 
-    @property
-    def schema(self) -> pa.Schema:
-        return pa.schema([*self.rows, pa.field(WEIGHT, pa.int64())])
-
     def deliver(self, chunks: Iterator[ZSet], receipt: TaskReceipt) -> Iterator[pa.RecordBatch]:
         for rows in chunks if self.given.reduce is None else _reduced(chunks, self.given.reduce):
             columns = [as_type(column, kind) for column, kind in zip(rows.rows.columns, self.rows.types, strict=True)]
-            yield pa.RecordBatch.from_arrays([*columns, pa.array(rows.weights)], schema=self.schema)
+            self.came.append(ZSet(pa.RecordBatch.from_arrays(columns, schema=self.rows), rows.weights))
             receipt.emitted[0] += len(rows)
-
-    def unpacked(self, batch: pa.RecordBatch) -> ZSet:
-        """Return the delivered rows as a delta."""
-        *columns, weights = batch.columns
-        return ZSet(pa.RecordBatch.from_arrays(columns, schema=self.rows), np.asarray(weights, dtype=np.int64))
+        yield from ()
 
     def finish(self, lines: Sequence[str]) -> Iterator[pa.RecordBatch]:  # noqa: ARG002 - for other deliveries
         yield from ()

@@ -148,7 +148,7 @@ def merged(chunks: Iterable[ZSet], rows: int) -> Iterator[ZSet]:
         yield ZSet.concat(waiting, schema=waiting[0].schema)
 
 
-def tidied(pieces: Iterator[ZSet], schema: pa.Schema, chunk_rows: int) -> Iterator[ZSet]:
+def tidied(pieces: Iterator[ZSet], chunk_rows: int) -> Iterator[ZSet]:
     """Yield every distinct row once, retractions first; an answer too large to be held, as it comes."""
     held: list[ZSet] = []
     count = size = 0
@@ -160,7 +160,8 @@ def tidied(pieces: Iterator[ZSet], schema: pa.Schema, chunk_rows: int) -> Iterat
             yield from held
             yield from pieces
             return
-    yield from ZSet.concat(held, schema=schema).tidy_chunks(chunk_rows)
+    if held:
+        yield from ZSet.concat(held, schema=held[0].schema).tidy_chunks(chunk_rows)
 
 
 # As of `zset_join.sinks.unfit_values`: what a task refuses is in no commit record; what it sets aside is listed in that of the

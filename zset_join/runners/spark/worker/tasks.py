@@ -28,9 +28,11 @@ from zset_join.checkpoint.bucket import BucketState, StageContext
 from zset_join.checkpoint.log import LogEntry, read_log
 from zset_join.core.errors import ZsetJoinError
 from zset_join.core.tick import Tick
+from zset_join.plan.row_steps import RowStep
 from zset_join.runners.common.late_changes import LATE, count_late_changes
 from zset_join.runners.common.rejected import Rejected
 from zset_join.runners.common.stage_bucket import StageBucket, log_input, report, report_due, sifted
+from zset_join.runners.local.feeding import Transform, transforms_of
 from zset_join.runners.spark.rows.layout import Arrivals, SlotLayout
 from zset_join.runners.spark.worker.deliveries import Delivery
 from zset_join.runners.spark.worker.locality import executor_name
@@ -88,8 +90,9 @@ class StageTask:
     first_partition: int = 0
     buckets: int = 1
     name: str
+    steps: tuple[RowStep, ...] = ()
     shared: SharedPlace | None = None
-    is_tidied: bool = False  # rows may be several times in the answer, and are to be there once
+    is_tidied: bool = False  # rows may be several times behind the steps, and are to be there once
 
     def run(self, arrivals: Arrivals, receipt: TaskReceipt) -> Iterator[pa.RecordBatch]:
         """Yield the delivery's output for the answer to these rows; the receipt holds the rest."""
@@ -130,12 +133,25 @@ class StageTask:
         if isinstance(operator, AppendBuffer):
             buffered = operator.buffered(tick, inputs)
             receipt.buffered = None if buffered is None else {"held": buffered.after}
-        chunks = self.bucket.answer(operator, tick, inputs)
-        chunks = tidied(chunks, self.bucket.shown, self.options.chunk_rows) if self.is_tidied else chunks
+        chunks = self._stepped(self.bucket.answer(operator, tick, inputs))
+        chunks = tidied(chunks, self.options.chunk_rows) if self.is_tidied else chunks
         yield from self.delivery.deliver(merged(chunks, self.options.chunk_rows), receipt)
         receipt.fan_out = self._fan_out(operator)
         receipt.corrections = corrections_of(operator)
         receipt.seconds["answer"] = time.perf_counter() - started
+
+    @cached_property
+    def _transforms(self) -> list[Transform]:
+        return transforms_of(self.steps, self.stage.output)
+
+    def _stepped(self, chunks: Iterator[ZSet]) -> Iterator[ZSet]:
+        """Yield what the steps make of the answer."""
+        for chunk in chunks:
+            for transform in self._transforms:
+                if len(chunk):
+                    chunk = transform(chunk)
+            if len(chunk):
+                yield chunk
 
     def _accept(self, arrivals: Arrivals, receipt: TaskReceipt, operator: DurableOperator) -> list[ZSet]:
         """Part the rows that can be applied from those that cannot, and put the latter aside."""

@@ -1,4 +1,4 @@
-"""Steps that only Spark can do, done to the rows of their source before these are collected.
+"""Steps that only Spark can do, done to the rows of their source before the first stage.
 
     where(text or Column)     a column holds whether a row passes; rows without key and event time are omitted by Spark
     select, withColumn, ...   the columns are computed beside the key, what orders changes, and the event time
@@ -7,29 +7,32 @@ The law: the rows that the plan sees after the steps are those of the steps done
 alone, so what is computed of the newest row of a key is the newest of what is computed: upserts stay upserts, with their key as
 it was before the step, under names of its own where the step leaves it out.
 
-A step behind a stage (a join, an aggregate) becomes one of the plan where this library computes the same; see `translated`.
+A step behind a stage (a join, an aggregate) is one of the plan, where this library computes the same; see `translated`. So no
+plan has a step of Spark's own, wherever it runs.
 
 Records that may leave columns out are whole only behind the state, so a step over them is one behind a stage.
 
-Limits: other steps behind a stage are refused. Behind a filter over upserts, a step is given the rows that did not pass as
+Limits: behind a filter over upserts, a step is given the rows that did not pass as
 well, with NULL in every column but the key.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
+from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
-from zset_join.core.errors import PlanError, ZsetJoinError
+from zset_join.core.errors import OptionError, PlanError, ZsetJoinError
 from zset_join.core.relation import ChangelogMode, Relation
 from zset_join.expressions import Expression
-from zset_join.expressions.rows import named
+from zset_join.expressions.rows import columns_read, named, plain_column
 from zset_join.expressions.zones import expression_in_zone, is_utc
+from zset_join.plan.planner import plan_query
 from zset_join.plan.query_plan import PlanSource, QueryPlan
 from zset_join.plan.row_steps import OpaqueStep, SelectStep, WhereStep
 from zset_join.plan.row_steps import RowStep as PlanStep
@@ -40,26 +43,40 @@ from zset_join.plan.tree import (
     Operate,
     Read,
     Root,
-    changelog_of,
     each_root,
     in_zone,
     node_in_zone,
     without_order,
 )
 from zset_join.runners.spark.planning.job_settings import job_settings
-from zset_join.runners.spark.planning.placement import BoundStep
-from zset_join.runners.spark.planning.row_steps import ZONE, RowStep
+from zset_join.runners.spark.planning.row_steps import ZONE, RowStep, Transform, row_step
 from zset_join.runners.spark.planning.source_stream import SourceStream
 from zset_join.runners.spark.planning.stream_steps import spark_step, step_text
 from zset_join.runners.spark.rows.names import column_named, quoted
 from zset_join.runners.spark.rows.row_reading import RAW, REJECT, WEIGHT
-from zset_join.runners.spark.rows.schemas import arrow_schema
+from zset_join.runners.spark.rows.schemas import arrow_schema, refuse_collations
 from zset_join.stages.latest import LatestRequest
 
-__all__ = ["lowered", "refuse_spark_steps"]
+__all__ = ["BoundStep", "LoweredTree", "lowered", "lowered_query", "translated"]
 
-_CURE = 'Write it as an expression of zset_join.expressions, or run the query with option("execution", "executors")'
 _BESIDE = (WEIGHT, REJECT, RAW)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class BoundStep:
+    """A step that only Spark can run."""
+
+    call: str
+    transform: Transform
+    step: RowStep
+    before: pa.Schema
+    condition: str | Column | None = None
+
+    def over(self, session: SparkSession, before: Relation) -> RowStep:
+        """Return the step over rows that may have fewer columns than those it was written for."""
+        if before.schema.equals(self.before):
+            return self.step
+        return row_step(session, before, self.call, self.transform, is_internal=True)
 
 
 @dataclass
@@ -68,7 +85,18 @@ class LoweredTree:
 
     root: Root
     streams: Mapping[str, SourceStream]
-    left: Mapping[int, str]
+
+    def planned(self, **options: Any) -> QueryPlan:
+        """Return its plan, with the options of `plan_query`."""
+        first: dict[Hashable, str] = {}
+        same = {name: first.setdefault(stream.identity, name) for name, stream in self.streams.items()}
+        plan = plan_query(self.root, same=same, **options)
+        for feed in plan.feeds():
+            relation = plan.relation_of(feed.origin)
+            for step in feed.steps:
+                _check_step(step, relation)
+                relation = step.output(relation)
+        return plan
 
 
 @dataclass
@@ -210,12 +238,26 @@ class _SteppedRows:
         return node
 
 
+def lowered_query(root: Root, sources: Mapping[int, SourceStream], steps: Mapping[int, BoundStep]) -> LoweredTree:
+    """Return a query over streams, given by the `id` of its sources, in the time zone of their session."""
+    by_name: dict[str, SourceStream] = {}
+    for stream in sources.values():
+        if by_name.setdefault(stream.name, stream).row_source is not stream.row_source:
+            raise OptionError(
+                f'several streams of the query are called "{stream.name}"; messages and dead letters identify them by their '
+                "names. Give each its own.",
+                code="SAME_NAME",
+                names=[stream.name],
+            )
+    zone = next(iter(sources.values())).session.conf.get(ZONE)
+    return lowered(root, lambda source: sources[id(source)], steps, str(zone))
+
+
 def lowered(
     root: Root, streams: Callable[[PlanSource], SourceStream], steps: Mapping[int, BoundStep], zone: str = "UTC"
 ) -> LoweredTree:
     """Return a query whose steps of Spark's own apply to the rows of its sources, and whose expressions are in a time zone."""
     sources = _Sources(streams, steps)
-    left: dict[int, str] = {}
     done: dict[int, tuple[Node, Node]] = {}  # with the node itself, whose id is then not given to another one
 
     def visit(node: Node) -> Node:
@@ -225,20 +267,13 @@ def lowered(
 
     def change(node: Node) -> Node:
         found = _steps_over_source(node, zone)
-        if found is not None and streams(found[0]).control is None:  # else its rows are whole only behind a stage
+        if found is not None and streams(found[0]).control is None:
             return sources.stepped(*found)
         match node:
             case Read():
                 return sources.read(node.source)
             case Apply(Merge(parts), OpaqueStep()):
                 return Merge(tuple(visit(Apply(part, node.step, node.hides)) for part in parts))
-            case Apply(step=OpaqueStep() as step):
-                child = visit(node.child)
-                ours = translated(step, steps[id(step)], changelog_of(child))
-                if isinstance(ours, str):
-                    left[id(step)] = ours
-                    return replace(node, child=child)
-                return Apply(child, ours, node.hides)
             case Apply():
                 return without_order(replace(node, child=visit(node.child)))
             case Merge():
@@ -246,7 +281,7 @@ def lowered(
             case Operate():
                 return replace(node, inputs=tuple(map(visit, node.inputs)))
 
-    return LoweredTree(in_zone(each_root(root, visit), zone), sources.streams, left)
+    return LoweredTree(in_zone(each_root(root, visit), zone), sources.streams)
 
 
 def _steps_over_source(node: Node, zone: str) -> tuple[PlanSource, list[Apply]] | None:
@@ -279,19 +314,17 @@ def _names_of(name: str) -> Iterator[str]:
     yield from (f"{name} ({at})" for at in count(2))
 
 
-def refuse_spark_steps(plan: QueryPlan, reasons: Mapping[int, str]) -> None:
-    """Refuse a plan with a step that only Spark can do."""
-    feeds = [feed for node in plan.nodes for feeds in node.feeds for feed in feeds]
-    feeds += [feed for view in plan.views for feed in view.feeds]
-    for step in [step for feed in feeds for step in feed.steps]:
-        if isinstance(step, OpaqueStep):
-            raise PlanError(
-                f"{step.text} is after a stage, and on the driver Spark sees rows only before the first one; this library "
-                f"cannot compute it itself: {reasons.get(id(step), 'it was written for Spark')}. {_CURE}.",
-                code="SPARK_ONLY_STEP",
-                step=step.text,
-                reason=reasons.get(id(step), "it is after a stage"),
-            )
+def _check_step(step: PlanStep, before: Relation) -> None:
+    """Refuse a step that computes with a string that has a collation."""
+    match step:
+        case OpaqueStep():
+            raise step.refusal()
+        case WhereStep():
+            read = set(columns_read(step.condition))
+        case SelectStep():
+            computed = [tree for _, tree in step.columns if plain_column(tree) is None]
+            read = {name for tree in computed for name in columns_read(tree)}
+    refuse_collations(before.schema, sorted(read), relation=before.name, use="part of an expression")
 
 
 def _plan_source(stream: SourceStream) -> PlanSource:
@@ -304,28 +337,34 @@ def _plan_source(stream: SourceStream) -> PlanSource:
 
 
 # Spark's analyser writes every implicit cast down, so a text means in `zset_join.sql_expressions`, which are Spark's dialect
-# under ANSI mode, what the Column means in Spark. A step whose columns would have other types is left to Spark.
-def translated(step: OpaqueStep, bound: BoundStep, before: Relation) -> WhereStep | SelectStep | str:
-    """Return a step of Spark's own as a step of a plan; else why it cannot be one."""
-    written = bound.step
-    if written.tree is not None:
-        return written.tree
+# under ANSI mode, what the Column means in Spark.
+def translated(written: RowStep, before: Relation) -> WhereStep | SelectStep:
+    """Return a step of Spark's own, behind a stage, as a step of a plan."""
     if written.is_zoned and written.zone != "UTC":
-        return f"it depends on the time zone, and the session's is {written.zone}"
+        raise _not_ours(written, f"it depends on the time zone, and the session's is {written.zone}")
     try:
         done = _step(written, before)
-        if done is None:
-            return "it is more than one filter or one selection"
-        after = done.output(before).schema
+        after = before.schema if done is None else done.output(before).schema
     except ZsetJoinError as error:
-        return error.message.splitlines()[0]
-    wanted = step.output(before).schema
-    if after.names != wanted.names:
-        return f"its columns would be {after.names}"
-    for ours, theirs in zip(after, wanted, strict=True):
+        raise _not_ours(written, error.message.splitlines()[0]) from error
+    if done is None:
+        raise _not_ours(written, "it is more than one filter or one selection")
+    for ours, theirs in zip(after, written.relation.schema, strict=True):
         if not ours.type.equals(theirs.type):
-            return f'its column "{ours.name}" would be of type {ours.type}, and is of type {theirs.type} in Spark'
+            reason = f'its column "{ours.name}" would be of type {ours.type}, and is of type {theirs.type} in Spark'
+            raise _not_ours(written, reason)
     return done
+
+
+def _not_ours(written: RowStep, reason: str) -> PlanError:
+    return PlanError(
+        f"{written.title} is after a stage, and Spark sees rows only before the first one; this library cannot compute it "
+        f"itself: {reason}. Write it as an expression of zset_join.expressions, do it to a stream before the first join or "
+        "group, or to the rows of the output.",
+        code="SPARK_ONLY_STEP",
+        step=written.title,
+        reason=reason,
+    )
 
 
 def _step(written: RowStep, before: Relation) -> WhereStep | SelectStep | None:
