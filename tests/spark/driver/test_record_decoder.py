@@ -16,7 +16,7 @@ from tests.spark.rows.test_record_streams import stream_of
 from tests.sweeps import some_of
 from zset_join.changelog.formats import RecordOptions
 from zset_join.runners.spark.api import streams
-from zset_join.runners.spark.driver.collected import collected_layout, united_rows
+from zset_join.runners.spark.driver.driver_query import collected_layout, united_rows
 from zset_join.runners.spark.driver.record_decoder import SourceRows
 from zset_join.runners.spark.planning.source_stream import SourceStream
 

@@ -53,8 +53,8 @@ from zset_join.runners.local.processing_time import processing_time_us
 from zset_join.runners.local.statistics import explained_threads
 from zset_join.runners.spark.driver.choosing import memory_budget, refuse_first_rows, refuse_outgrown, state_bytes
 from zset_join.runners.spark.driver.chosen_sink import ChosenSink
-from zset_join.runners.spark.driver.collected import CollectedLayout
 from zset_join.runners.spark.driver.collecting import collected_slices, collected_table, first_tables
+from zset_join.runners.spark.driver.driver_query import CollectedLayout
 from zset_join.runners.spark.driver.memory import refuse_without_memory
 from zset_join.runners.spark.driver.record_decoder import SourceRows
 from zset_join.runners.spark.driver.rows_taken import rows_taken, together

@@ -25,8 +25,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from zset_join.runners.spark.driver.collected import CollectedLayout, collected_layout, united_rows
 from zset_join.runners.spark.driver.collecting import collected_slices, collected_table, first_tables
+from zset_join.runners.spark.driver.driver_query import CollectedLayout, collected_layout, united_rows
 from zset_join.runners.spark.driver.epochs import spark_query_id
 from zset_join.runners.spark.driver.reading_errors import foreign_reading, reading_failed, replanned, rolled_back
 from zset_join.runners.spark.driver.rows_taken import batch_taken

@@ -30,8 +30,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import LongType, StructField, StructType
 
 from zset_join.core.row_conversion import take_rows
-from zset_join.runners.spark.driver.collected import CollectedLayout, collected_layout, united_rows
 from zset_join.runners.spark.driver.collecting import collected_slices, collected_table
+from zset_join.runners.spark.driver.driver_query import CollectedLayout, collected_layout, united_rows
 from zset_join.runners.spark.driver.on_server import on_server
 from zset_join.runners.spark.driver.reading_errors import foreign_reading, other_columns, reading_failed, replanned, rolled_back
 from zset_join.runners.spark.driver.rows_taken import batch_taken

@@ -14,8 +14,7 @@ from zset_join.core.options import QueryOptions
 from zset_join.kernels.machine.first_use import compile_rest_in_background
 from zset_join.runners.spark.driver.choosing import stored_mode
 from zset_join.runners.spark.driver.chosen_sink import ChosenSink
-from zset_join.runners.spark.driver.collected import united_rows
-from zset_join.runners.spark.driver.driver_query import DriverQuery
+from zset_join.runners.spark.driver.driver_query import DriverQuery, united_rows
 from zset_join.runners.spark.driver.epochs import DriverEpochs, DriverSettings
 from zset_join.runners.spark.driver.on_server import on_server, start_on_server
 from zset_join.runners.spark.epoch.heartbeat import Heartbeat

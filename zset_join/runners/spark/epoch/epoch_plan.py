@@ -32,12 +32,11 @@ from zset_join.runners.spark.planning.placed_query import FusedStages
 from zset_join.runners.spark.planning.stages import PlannedStage
 from zset_join.runners.spark.rows.layout import TARGET, SlotLayout, make_layout
 from zset_join.runners.spark.rows.schemas import spark_schema
-from zset_join.runners.spark.worker.bucket_task import BucketTask
 from zset_join.runners.spark.worker.deliveries import Delivery, ToOutput, ToSameTask, ToStage
 from zset_join.runners.spark.worker.locality import Locality
 from zset_join.runners.spark.worker.parts import PartWriter
 from zset_join.runners.spark.worker.quarantine import DeadLetters
-from zset_join.runners.spark.worker.tasks import ReplayTask, StageTask
+from zset_join.runners.spark.worker.tasks import BucketTask, ReplayTask, StageTask
 from zset_join.stages import StageInput, StageOptions
 
 __all__ = ["EpochPlan", "dead_letters_of"]

@@ -42,13 +42,13 @@ from zset_join.runners.spark.rows.schemas import field_type, spark_type
 from zset_join.runners.spark.rows.text_select import sums_per_row
 from zset_join.runners.spark.tools.batch_sources import (
     BatchSource,
+    BatchTables,
     ViewTables,
     given_source,
     own_source,
     plan_of_places,
     sources_of,
 )
-from zset_join.runners.spark.tools.batch_tables import BatchTables
 from zset_join.runners.spark.tools.view_comparison import ExpectedView, compare_outputs
 from zset_join.tools.reports import VerificationReport
 from zset_join.zset import ZSet, single_batch

@@ -1,7 +1,11 @@
-"""A task of one bucket of one stage in one epoch: restore the previous state, answer, log the input.
+"""A task of one bucket in one epoch: restore the previous state, answer, log the input; of one stage, or of several fused ones.
+
+    rows and receipts that were sent here -> stage -> stage -> ... -> what the last delivery makes of it, and all receipts
 
 The law: a task reads committed state and writes files nobody lists yet; only its receipt makes them count. It may run twice,
-at the same time or later, and both attempts report the same answer.
+at the same time or later, and both attempts report the same answer. Every fused stage is given what it would be given if the
+rows had been shuffled, and leaves the same log and receipt. One that refuses its input passes on what it had answered by then;
+the driver goes by the first refusal.
 
 A bucket is opened when rows have come, when the state is to be cared for (a snapshot, a merged log), and when it is *due*: it
 waits for a time that has come, or begins alone. Of a due bucket the log has the epoch, with or without rows, so that a replay
@@ -10,6 +14,8 @@ and the task that folds it later see that it was queried.
 An error that a user can act on does not fail the Spark task: it travels in the receipt, and the driver raises it as it is. A
 failed task would be retried for nothing, and would take its worker with it. Only an attempt that came too late fails: nobody
 waits for its receipt.
+
+Memory: the rows for all stages of the bucket, and the answer of one stage to the next.
 """
 
 from __future__ import annotations
@@ -18,6 +24,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import pairwise
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -33,8 +40,9 @@ from zset_join.runners.common.late_changes import LATE, count_late_changes
 from zset_join.runners.common.rejected import Rejected
 from zset_join.runners.common.stage_bucket import StageBucket, log_input, report, report_due, sifted
 from zset_join.runners.local.feeding import Transform, transforms_of
-from zset_join.runners.spark.rows.layout import Arrivals, SlotLayout
-from zset_join.runners.spark.worker.deliveries import Delivery
+from zset_join.runners.spark.rows.layout import TARGET, Arrivals, SlotLayout, collect_arrivals
+from zset_join.runners.spark.worker.deliveries import Delivery, ToSameTask
+from zset_join.runners.spark.worker.gc_tuning import Spared
 from zset_join.runners.spark.worker.locality import executor_name
 from zset_join.runners.spark.worker.parts import merged, tidied
 from zset_join.runners.spark.worker.quarantine import DeadLetters, refusal, undecodable_reasons
@@ -46,9 +54,10 @@ from zset_join.state.join.append_buffer import BufferedEpoch
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import DurableOperator, corrections_of, is_timed
 
-__all__ = ["TOO_LATE", "AppendBuffer", "ReplayTask", "StageTask", "refuse_in_receipt", "task_bucket"]
+__all__ = ["TOO_LATE", "AppendBuffer", "BucketTask", "ReplayTask", "StageTask", "refuse_in_receipt", "task_bucket"]
 
 TOO_LATE = "STALE_ATTEMPT"
+_ROWS_PER_STRETCH = 64
 
 # The fetch steps of lookups, by query: a Python worker keeps their connections and caches between epochs. Every process has its
 # share of `max_connections`; its buckets, of which it runs one at a time, use the same ones.
@@ -201,6 +210,66 @@ class StageTask:
             return None
         plain = [value if isinstance(value, bool | int | float | str | None) else str(value) for value in fan_out[1]]
         return {"pairs": fan_out[0], "key": dict(zip(self.stage.inputs[0].key, plain, strict=True))}
+
+
+@dataclass(frozen=True, kw_only=True)
+class BucketTask:
+    """Answer one epoch of one bucket; callable, for `mapInArrow`."""
+
+    tasks: Mapping[int, StageTask]  # in the order of an epoch; all but the last deliver `ToSameTask`
+    sent_to: Sequence[int]
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the last delivery's output for the answer, then the receipts of the tasks before and of these stages."""
+        *_, last = self.tasks.values()
+        bucket = task_bucket(last.first_partition)
+        started = time.perf_counter()
+        arrivals = self._arrivals(batches)
+        received = time.perf_counter() - started
+        lines = [line for one in arrivals.values() for line in one.receipts]
+        for number, task in self.tasks.items():
+            receipt = TaskReceipt(stage=task.name, bucket=bucket, executor=executor_name())
+            receipt.seconds["receive"], received = received, 0.0
+            yield from task.run(arrivals.pop(number), receipt)
+            if task is not last:
+                _forward(task.delivery, arrivals)
+            lines.append(receipt.to_json())
+        yield from last.delivery.finish(lines)
+        Spared.loaded()
+
+    def _arrivals(self, batches: Iterable[pa.RecordBatch]) -> dict[int, Arrivals]:
+        """Return the rows for every stage."""
+        pieces: dict[int, list[pa.RecordBatch]] = {number: [] for number in self.tasks}
+        for batch in batches:
+            if len(self.sent_to) == 1:
+                pieces[self.sent_to[0]].append(batch)
+                continue
+            for number, piece in _by_target(batch):
+                pieces[number].append(piece)
+        return {number: collect_arrivals(pieces[number], task.layout) for number, task in self.tasks.items()}
+
+
+def _by_target(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Cut a batch where the stage changes that its rows are for; sort it first when that would give many small pieces."""
+    targets = np.asarray(batch.column(TARGET))
+    cuts = np.flatnonzero(np.diff(targets)) + 1
+    if len(cuts) > batch.num_rows // _ROWS_PER_STRETCH + 8:
+        sorting = np.argsort(targets, kind="stable")
+        batch, targets = batch.take(pa.array(sorting)), targets[sorting]
+        cuts = np.flatnonzero(np.diff(targets)) + 1
+    for begin, end in pairwise([0, *cuts.tolist(), len(targets)]):
+        if end > begin:
+            yield int(targets[begin]), batch.slice(begin, end - begin)
+
+
+def _forward(delivery: Delivery, arrivals: Mapping[int, Arrivals]) -> None:
+    """Add the answer of a stage to the rows for the next one."""
+    if not isinstance(delivery, ToSameTask):
+        raise TypeError("the rows of a fused stage go to another stage of its task")
+    given = arrivals[delivery.target].deltas
+    pieces = [given[delivery.side], *delivery.came]
+    given[delivery.side] = ZSet.concat([piece for piece in pieces if len(piece)], schema=delivery.rows)
+    delivery.came.clear()
 
 
 @dataclass(frozen=True, kw_only=True)
