@@ -12,7 +12,6 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
-from tests.spark.conftest import Collected
 from tests.sweeps import for_each
 from zset_join.core.errors import PlanError
 from zset_join.expressions import left, right
@@ -79,6 +78,7 @@ REFUSED: dict[str, Callable[[DataFrame], Any]] = {
         df.sparkSession.sql("SELECT collate('a', 'UTF8_LCASE') AS name, 1 AS v"), on="name"
     ),
     "dedup": lambda df: timed(df).dedup("name", order_by="at"),
+    "an expression of the engine": lambda df: two(df).select(x=left("name") == "abc").writeStream,
     "dedup of a view": lambda df: two(df).dedup("name", order_by="id"),
 }
 
@@ -144,23 +144,6 @@ def test_expressions_are_evaluated_under_the_collation_as_the_batch_query_does(
     actual = spark.createDataFrame([tuple(row) for row in found], "id long, name string, starts boolean, _weight long")
     assert query.verify(actual_df=actual).equal
     assert not query.verify(actual_df=actual.withColumn("name", F.lower("name"))).equal  # unequal bytes are a difference
-
-
-BEHIND: dict[str, tuple[Callable[[Any], Any], str]] = {
-    "text": (lambda view: view.where("name = 'abc'"), "SPARK_ONLY_STEP"),
-    "expression": (lambda view: view.select(x=left("name") == "abc"), "COLLATION"),
-}
-
-
-@for_each("execution", ["driver", "executors"])
-@for_each(("step", "code"), BEHIND)
-def test_an_expression_of_the_engine_over_a_collation_is_refused(
-    people: Callable[..., DataFrame], run: Callable[..., JoinQuery], step: Callable[[Any], Any], code: str, execution: str
-) -> None:
-    with pytest.raises(PlanError, match="UTF8_") as refused:
-        run(step(joined(people)), Collected(), execution=execution)
-
-    assert refused.value.code == code
 
 
 @for_each(
