@@ -41,5 +41,5 @@ def test_a_step_that_only_spark_can_do_is_kept_in_the_plan_and_refused_in_proces
     opaque = View(node=Apply(view.node, step), name="x", bindings=view.bindings)
 
     assert QueryPlan.from_json(opaque.plan().to_json()).outputs[0].steps == (step,)
-    with pytest.raises(PlanError, match="Spark only: it is a Python function"):
+    with pytest.raises(PlanError, match="Spark only, before the first join or group: it is a Python function"):
         Pipeline(opaque)

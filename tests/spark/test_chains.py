@@ -17,7 +17,9 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from tests.spark.conftest import Collected, Source, weights
 from tests.sweeps import for_each, some_of
+from zset_join.checkpoint.reading import stored_plan
 from zset_join.core.errors import OptionError, PlanError
+from zset_join.runners.spark.driver.moved_tables import stages_by_name
 from zset_join.spark import ChangeStream, JoinedStream, JoinQuery, View, appends, changes, rescale
 from zset_join.spark import functions as ZF  # noqa: N812 - as PySpark users write F
 from zset_join.tools.reports import RowHistory
@@ -235,6 +237,20 @@ def test_a_chain_starts_from_baselines_and_gets_another_number_of_buckets(
 
     assert sink.total() == {(2, 1, "x", None, None, 3, "new"): 1, (2, 1, "x", None, None, 4, "some"): 1}
     assert query.verify(actual_df=emitted(view(), sink)).equal
+
+
+def test_columns_that_nothing_reads_are_not_stored(source: Callable[[str], Source], run: Run, tmp_path: Path) -> None:
+    a, b, _ = filled(source, seed=4, epochs=3)
+    both = upserts(a, "a").join(upserts(b, "b"), on="k", how="full")
+    view = both.groupBy("k").agg(ZF.count().alias("n"), ZF.max("b_v"))
+    sink = Collected()
+
+    query = run(view, sink, buckets=2, keepState="needed")
+
+    assert verified(query, view, sink) > 0
+    stored = stages_by_name(stored_plan(str(tmp_path / "checkpoint")))
+    assert [one.relation.schema.names[:3] for one in stored["join"].inputs] == [["a_id", "k"], ["b_id", "k", "b_v"]]
+    assert 'not kept of "a", since nothing reads them: a_v' in query._runner.explanation()
 
 
 @pytest.fixture

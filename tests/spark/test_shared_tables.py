@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -15,7 +13,7 @@ from pyspark.sql import SparkSession
 from tests.spark.conftest import Collected, Source
 from zset_join.checkpoint.reading import query_plan, read_committed, stages_of
 from zset_join.pipeline import PROCESSING_TIME
-from zset_join.spark import JoinStreamWriter, View, appends, changes, rescale
+from zset_join.spark import View, appends, changes, rescale
 
 Run = Callable[..., Any]
 ORDERS = pa.schema([("id", pa.int64()), ("sold_in", pa.string()), ("paid_in", pa.string()), ("t", pa.int64())])
@@ -151,20 +149,3 @@ def test_explain_and_describe_name_the_index_and_the_reason_of_a_copy(
     assert rates.describe().endswith("\nindex by_currency (currency)")
     assert sold.describe().endswith("\nlooks up in index by_currency")
     assert "temporal_join-2 keeps a second copy of its right side: it keeps latest rows, or versions, unlike stage 1" in apart
-
-
-def test_a_checkpoint_whose_joins_have_copies_of_their_own_goes_on_with_these(
-    both: tuple[Source, Source], tmp_path: Path, run: Run
-) -> None:
-    add(both, ROUNDS[:2])
-    sink = Collected()
-    chained = chain(both)
-    apart = replace(chained.placed, shares_tables=False)
-    view = SimpleNamespace(name=apart.name, placed=apart, session=apart.session)
-    run(SimpleNamespace(writeStream=JoinStreamWriter(view, chained._on_driver)), sink, buckets=2)
-    add(both, ROUNDS[2:])
-
-    run(chain(both), sink, buckets=2)
-
-    assert sink.total() == TOTAL
-    assert logs(tmp_path / "checkpoint") == {"temporal_join-0", "temporal_join-1"}

@@ -360,5 +360,3 @@ def test_a_query_that_stores_what_it_needs_answers_the_same_and_refuses_what_it_
     assert query.diff(without_bags, reread={"orders": again}).views.keys() == {"orders_inner_customers"}
     query.evolve(without_bags, reread={"orders": lambda: again})
     assert dict(sink.epochs[-1]) == {(1, "Anna"): 1, (5, "Anna"): -1}
-    with pytest.raises(OptionError, match="KEEP_STATE_EXECUTORS"):
-        view("order_id").writeStream.options(**{**needed, "execution": "executors"}).explain()

@@ -141,8 +141,8 @@ def test_an_answer_is_tidied_unless_it_is_too_large_to_be_held(monkeypatch: pyte
     monkeypatch.setattr(parts, "MOST_TIDY_ROWS", 3)
     pieces = [chunk((1, "a", -1), (2, "b", -1)), chunk((2, "b", 1)), chunk((1, "a", 1))]
 
-    small = [row for one in tidied(iter(pieces[:2]), SCHEMA, 2) for row in one.to_pylist()]
-    large = [row for one in tidied(iter(pieces), SCHEMA, 2) for row in one.to_pylist()]
+    small = [row for one in tidied(iter(pieces[:2]), 2) for row in one.to_pylist()]
+    large = [row for one in tidied(iter(pieces), 2) for row in one.to_pylist()]
 
     assert small == [((1, "a"), -1)]
     assert large == [row for one in pieces for row in one.to_pylist()]

@@ -20,7 +20,6 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from zset_join.core.errors import OptionError, PlanError
-from zset_join.core.options import KeepState
 from zset_join.core.relation import Relation
 from zset_join.expressions import Expression
 from zset_join.expressions.rows import named
@@ -37,9 +36,9 @@ from zset_join.runners.spark.api.grouped import GroupedStream, Grouping
 from zset_join.runners.spark.api.stream_arguments import check_stream_name
 from zset_join.runners.spark.api.unknown_methods import missing_on_view
 from zset_join.runners.spark.api.writer import JoinStreamWriter
-from zset_join.runners.spark.driver.driver_query import DriverQuery, driver_query
-from zset_join.runners.spark.planning.lowering import BoundStep, LoweredTree, lowered_query, translated
-from zset_join.runners.spark.planning.placed_query import PlacedQuery, placed_query, refuse_compared_collations
+from zset_join.runners.spark.driver.driver_query import WrittenQuery
+from zset_join.runners.spark.planning.lowering import BoundStep, lowered_query, translated
+from zset_join.runners.spark.planning.placed_query import PlacedQuery, refuse_compared_collations
 from zset_join.runners.spark.planning.row_steps import Transform, row_step
 from zset_join.runners.spark.planning.source_stream import SourceStream
 from zset_join.runners.spark.rows.names import check_names, column_named
@@ -119,20 +118,17 @@ class View(words.View):
         Raises:
             PlanError: it cannot be planned.
         """
-        return placed_query(self._lowered, name=self.name)
+        return self._written.placed()
 
     @cached_property
-    def _lowered(self) -> LoweredTree:
-        return lowered_query(self.node, self.streams, {id(one.step): one.bound for one in self.steps})
+    def _written(self) -> WrittenQuery:
+        return WrittenQuery(self.name, lowered_query(self.node, self.streams, {id(one.step): one.bound for one in self.steps}))
 
     @property
     def writeStream(self) -> JoinStreamWriter:  # noqa: N802 - the name PySpark users type
         """Return a writer to choose options, an output and a trigger with."""
-        return JoinStreamWriter(_PlacedView(self.name, self.placed), self._on_driver)
-
-    def _on_driver(self, keep_state: KeepState) -> DriverQuery:
-        """Return the query as the driver runs it."""
-        return driver_query(self._lowered, name=self.name, keep_state=keep_state)
+        self._written.placed()  # what executors cannot run is refused at once
+        return JoinStreamWriter(self._written)
 
     @property
     def streams(self) -> dict[int, SourceStream]:
@@ -483,18 +479,6 @@ class View(words.View):
                     names=[one.source.name],
                 )
         return view
-
-
-@dataclass(frozen=True)
-class _PlacedView:
-    """A view as its writer takes it: placed, so that what executors cannot run is refused at once."""
-
-    name: str
-    placed: PlacedQuery
-
-    @property
-    def session(self) -> SparkSession:
-        return self.placed.session
 
 
 ChangeStream = View

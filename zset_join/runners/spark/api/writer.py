@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn, Protocol, cast
+from typing import Any, NoReturn, cast
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -21,7 +21,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from zset_join.changelog import ChangelogForm, encoded_schema, format_named
 from zset_join.checkpoint.reading import checkpoint_folder, no_checkpoint, stored_query_id
 from zset_join.core.errors import OptionError
-from zset_join.core.options import KeepState, QueryOptions
+from zset_join.core.options import QueryOptions
 from zset_join.query.several import PlannedQuery
 from zset_join.runners.spark.api.changing_query import ChangingOnExecutors, ChangingQuery
 from zset_join.runners.spark.api.lookup_defaults import is_lookup_option, job_defaults, lookup_options
@@ -30,7 +30,7 @@ from zset_join.runners.spark.api.stored_query import QueryRunner, StoredQuery, c
 from zset_join.runners.spark.api.unknown_methods import missing_on_writer, not_for_views
 from zset_join.runners.spark.driver.choosing import Choice, choice_of_connect, chosen_mode, expected_state
 from zset_join.runners.spark.driver.chosen_sink import ChosenSink
-from zset_join.runners.spark.driver.driver_query import DriverQuery
+from zset_join.runners.spark.driver.driver_query import DriverQuery, WrittenQuery
 from zset_join.runners.spark.driver.driver_tools import driver_verbs, executor_verbs
 from zset_join.runners.spark.driver.epochs import DriverEpochs
 from zset_join.runners.spark.driver.other_modes import OtherModes
@@ -71,38 +71,22 @@ from zset_join.stages.lookup_join import explained_for
 __all__ = ["JoinStreamWriter"]
 
 
-class WrittenQuery(Protocol):
-    @property
-    def name(self) -> str:
-        """Return the name for messages."""
-        ...
-
-    @property
-    def session(self) -> SparkSession: ...
-
-    @property
-    def placed(self) -> PlacedQuery:
-        """Return it as executors run it; refuse where they cannot."""
-        ...
-
-
 class JoinStreamWriter:
     """Settings of a query; made by `View.writeStream`.
 
     Args:
-        plan: the view, for executors.
-        on_driver: returns the view as the driver runs it, with all columns of its sources or the needed ones.
+        query: the view, or several.
     """
 
-    def __init__(self, plan: WrittenQuery, on_driver: Callable[[KeepState], DriverQuery]) -> None:
-        self._query = plan
-        self._on_driver = on_driver
+    def __init__(self, query: WrittenQuery) -> None:
+        self._query = query
+        self._on_driver = query.on_driver
         self._options: dict[str, Any] = {}
         self._name: str | None = None
         self._trigger: dict[str, Any] = {}
         self._outputs: list[ChosenOutput] = []
-        self._sinks: dict[str, list[ChosenSink]] = {plan.name: []}
-        self._view = plan.name
+        self._sinks: dict[str, list[ChosenSink]] = {query.name: []}
+        self._view = query.name
 
     def __getattr__(self, name: str) -> Any:
         raise missing_on_writer(name)
@@ -118,7 +102,7 @@ class JoinStreamWriter:
 
     @property
     def placed(self) -> PlacedQuery:
-        return self._query.placed
+        return self._query.placed(QueryOptions.draft(self._query_options).keep_state)
 
     @property
     def udf_version(self) -> str | None:
@@ -281,7 +265,7 @@ class JoinStreamWriter:
         defaults = job_defaults(self._query.session, self._options)
         output = SeveralOutputs(self._outputs).describe() if self._outputs else None
         with explained_for({} if defaults is None else {"lookup": defaults}):
-            explanation = self._query.placed.query_explanation(output, options)
+            explanation = self.placed.query_explanation(output, options)
         print(explanation)  # noqa: T201 - printing is what explain() does in PySpark
 
     def _explain_on_driver(self) -> None:
@@ -329,7 +313,7 @@ class JoinStreamWriter:
         location = options.checkpoint_location
         if is_connect(query.session):
             handle, rows = self._handle_on_driver(epochs, query.session), partial(served_rows, query, epochs)
-            draft = OtherModes("driver", options, lambda: self._query.placed, lambda: query).draft
+            draft = OtherModes("driver", options, lambda: self.placed, lambda: query).draft
             return start_served(lambda: self._of_spark(rows(), location), handle, draft, ChangingQuery(self, handle.call))
         make_place(location)
         check_mode(location, "driver")
@@ -396,7 +380,7 @@ class JoinStreamWriter:
         warmed_up(query.session, stages, options)
         more = self._lookup_options(stages, 1)
         epochs = driver_epochs(query, options, self._sinks, name=self._name or self._query.name, more=more)
-        epochs.after_begin = OtherModes("driver", options, lambda: self._query.placed, lambda: query).write
+        epochs.after_begin = OtherModes("driver", options, lambda: self.placed, lambda: query).write
         return query, epochs, options
 
     def attach(self) -> StoredQuery:
@@ -451,7 +435,7 @@ class JoinStreamWriter:
         """Check everything; return the runner, its rows, and the location of the checkpoint."""
         options = QueryOptions.from_options(self._query_options)
         checkpoint_folder(options.checkpoint_location)
-        plan = self._query.placed
+        plan = self.placed
         limited_join(plan.planned_stages, options.buffer_limit)
         self._check_output()
         encoded_schema(plan.output.schema, format_named("weight"))
@@ -461,7 +445,7 @@ class JoinStreamWriter:
         if makes_place and not is_connect(session):
             make_place(options.checkpoint_location)
         facts = stored_facts(session, options.checkpoint_location)
-        plan = (plan if facts.shares_tables else replace(plan, shares_tables=False)).in_order(facts.streams)
+        plan = plan.in_order(facts.streams)
         buckets = options.buckets or facts.buckets or parallelism(session)
         tagged = tag(plan.planned_stages, buckets, plan.order)
         runner = EpochRunner(

@@ -59,23 +59,6 @@ def stored_mode(location: str) -> Mode | None:
 def chosen_mode(
     options: QueryOptions, *, has_place: bool, plan: Callable[[], object], expected: Callable[[], Expectation]
 ) -> Choice:
-    return _checked(_choice(options, has_place, plan, expected), options)
-
-
-def _checked(choice: Choice, options: QueryOptions) -> Choice:
-    """Return a choice that all options go with."""
-    if options.keep_state == "needed" and choice.mode == "executors":
-        raise OptionError(
-            f'keepState="needed" goes with epochs on the driver, and these run on executors ({choice.reason}), whose state '
-            'has all columns of its sources. Add option("execution", "driver"), or leave the option out.',
-            code="KEEP_STATE_EXECUTORS",
-            value=options.keep_state,
-        )
-    return choice
-
-
-def _choice(options: QueryOptions, has_place: bool, plan: Callable[[], object], expected: Callable[[], Expectation]) -> Choice:
-    """Return where epochs run, as `chosen_mode`, of a query without options that go with the driver."""
     if options.execution != "auto":
         return Choice(options.execution, f'execution="{options.execution}"')
     stored = stored_mode(options.checkpoint_location) if has_place else None
@@ -96,7 +79,7 @@ def _choice(options: QueryOptions, has_place: bool, plan: Callable[[], object], 
 def choice_of_connect(given: Mapping[str, Any], options: QueryOptions) -> Choice:
     """Return where the epochs of a query of Spark Connect run: in the server's Python process, or on executors on request."""
     if options.execution == "executors" and any(name.lower() == "execution" for name in given):
-        return _checked(Choice("executors", 'execution="executors"'), options)
+        return Choice("executors", 'execution="executors"')
     return Choice("driver", "Spark Connect")
 
 

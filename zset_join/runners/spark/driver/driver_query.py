@@ -28,6 +28,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from zset_join.changelog import format_named
+from zset_join.core.errors import OptionError
 from zset_join.core.options import KeepState
 from zset_join.core.row_conversion import take_rows
 from zset_join.plan.query_plan import QueryPlan
@@ -36,6 +37,7 @@ from zset_join.query.reading import Reading
 from zset_join.query.several import PlannedQuery
 from zset_join.runners.spark.driver.record_decoder import RecordDecoder, SourceRows
 from zset_join.runners.spark.planning.lowering import LoweredTree
+from zset_join.runners.spark.planning.placed_query import PlacedQuery, placed_query
 from zset_join.runners.spark.planning.source_stream import SourceStream
 from zset_join.runners.spark.rows.layout import SlotLayout, as_type, make_layout
 from zset_join.runners.spark.rows.names import quoted
@@ -44,7 +46,7 @@ from zset_join.runners.spark.rows.schemas import spark_type
 from zset_join.runners.spark.rows.text_select import select_text
 from zset_join.zset import ZSet, single_batch
 
-__all__ = ["CollectedLayout", "DriverQuery", "collected_layout", "collected_query", "driver_query", "united_rows"]
+__all__ = ["CollectedLayout", "DriverQuery", "WrittenQuery", "collected_layout", "collected_query", "united_rows"]
 
 _RAW = "__raw_told"
 
@@ -185,7 +187,33 @@ def collected_query(plan: QueryPlan, inputs: Sequence[Mapping[str, Any]], *, has
     return PlannedQuery(plan=plan, readings=readings, has_several=has_several, inputs=tuple(inputs))
 
 
-def driver_query(tree: LoweredTree, *, name: str, keep_state: KeepState = "all") -> DriverQuery:
-    plan = tree.planned(name=name, keep_state=keep_state)
-    used = {source.name: tree.streams[source.name] for source in plan.sources}
-    return DriverQuery(plan=plan, streams=used, has_several=isinstance(tree.root, Views))
+class WrittenQuery:
+    """A query as it was written: the form of it that the driver runs, and the one that executors run."""
+
+    def __init__(self, name: str, tree: LoweredTree) -> None:
+        self.name = name
+        self._tree = tree
+        self._placed: dict[KeepState, PlacedQuery] = {}
+
+    @property
+    def session(self) -> SparkSession:
+        return next(iter(self._tree.streams.values())).session
+
+    def on_driver(self, keep_state: KeepState) -> DriverQuery:
+        plan = self._tree.planned(name=self.name, keep_state=keep_state)
+        used = {source.name: self._tree.streams[source.name] for source in plan.sources}
+        return DriverQuery(plan=plan, streams=used, has_several=isinstance(self._tree.root, Views))
+
+    def placed(self, keep_state: KeepState = "all") -> PlacedQuery:
+        """Return the query on executors, with its stages in their places; several views are refused."""
+        if isinstance(self._tree.root, Views):
+            names = list(self._tree.root.names)
+            raise OptionError(
+                f"the views {names} are one query on the driver only; executors run one view. Add "
+                '.option("execution", "driver"), or start a query for each view.',
+                code="NOT_APPLICABLE",
+                views=names,
+            )
+        if keep_state not in self._placed:
+            self._placed[keep_state] = placed_query(self._tree, name=self.name, keep_state=keep_state)
+        return self._placed[keep_state]

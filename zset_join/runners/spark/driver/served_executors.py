@@ -49,7 +49,6 @@ class StoredFacts:
     """What a start reads of a checkpoint."""
 
     buckets: int | None
-    shares_tables: bool
     streams: tuple[str, ...]
 
 
@@ -116,8 +115,7 @@ def stored_facts(session: SparkSession, location: str) -> StoredFacts:
 def _read_facts(location: str) -> tuple[Any, ...]:
     check_mode(location, "executors")
     stored = stored_description(location)
-    shares = stored is None or "shared" in stored
-    return stored_buckets(location), shares, names_of_streams(stored)
+    return stored_buckets(location), names_of_streams(stored)
 
 
 def served_executor_rows(runner: EpochRunner, tagged: TaggedStreams) -> DataFrame:

@@ -14,8 +14,9 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from zset_join.core.options import QueryOptions
+from zset_join.core.options import KeepState, QueryOptions
 from zset_join.core.relation import Relation
+from zset_join.plan.columns_kept import unread_of_sources
 from zset_join.plan.passes.fuse_stages import Fusing, fuse_stages, fused_together
 from zset_join.plan.query_plan import Feed, QueryPlan
 from zset_join.plan.sharing import prepared_alike
@@ -46,7 +47,6 @@ class PlacedQuery:
 
     plan: QueryPlan
     sources: Mapping[str, SourceStream] = field(repr=False)
-    shares_tables: bool = True  # by joins that look up in them; not in the checkpoint of a version that did not
     order: tuple[str, ...] = ()  # of streams, in which Spark reads them; empty: that of the stages
 
     def in_order(self, names: Sequence[str]) -> PlacedQuery:
@@ -70,7 +70,7 @@ class PlacedQuery:
 
     @property
     def query_plan(self) -> QueryPlan:
-        return self.plan if self.shares_tables else replace(self.plan, shared=(), copies=())
+        return self.plan
 
     @cached_property
     def output(self) -> Relation:
@@ -114,7 +114,7 @@ class PlacedQuery:
         stages = list(named(placed_stages(self.plan, self.sources)))
         for one in stages:
             refuse_compared_collations(one.stage)
-        return _with_shared_places(self.plan, stages) if self.shares_tables else tuple(stages)
+        return _with_shared_places(self.plan, stages)
 
     @cached_property
     def fusings(self) -> tuple[Fusing, ...]:
@@ -196,6 +196,9 @@ class PlacedQuery:
         lines += explained_limit(self.planned_stages, options.buffer_limit)
         lines += explained_functions(self.functions, options.udf_version)
         lines += self.explained_indexes()
+        if self.plan.keep_state == "needed":
+            unread = unread_of_sources(self.plan).items()
+            lines += [f'not kept of "{name}", since nothing reads them: {", ".join(columns)}' for name, columns in unread]
         return "\n".join([*lines, self.explanation(buckets=options.buckets)])
 
     def explanation(self, *, buckets: int | None = None) -> str:
@@ -203,8 +206,8 @@ class PlacedQuery:
         return "\n".join(explained_query(self.planned_stages, self.fusings, buckets=buckets))
 
 
-def placed_query(tree: LoweredTree, *, name: str) -> PlacedQuery:
-    plan = unique_input_names(tree.planned(name=name, buckets=None, is_spread=True))
+def placed_query(tree: LoweredTree, *, name: str, keep_state: KeepState = "all") -> PlacedQuery:
+    plan = unique_input_names(tree.planned(name=name, buckets=None, is_spread=True, keep_state=keep_state))
     return PlacedQuery(plan=plan, sources=tree.streams)
 
 
