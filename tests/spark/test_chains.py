@@ -17,9 +17,8 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from tests.spark.conftest import Collected, Source, weights
 from tests.sweeps import for_each, some_of
-from zset_join.checkpoint.reading import stored_plan
+from zset_join.checkpoint.reading import stages_of
 from zset_join.core.errors import OptionError, PlanError
-from zset_join.runners.spark.driver.moved_tables import stages_by_name
 from zset_join.spark import ChangeStream, JoinedStream, JoinQuery, View, appends, changes, rescale
 from zset_join.spark import functions as ZF  # noqa: N812 - as PySpark users write F
 from zset_join.tools.reports import RowHistory
@@ -248,7 +247,7 @@ def test_columns_that_nothing_reads_are_not_stored(source: Callable[[str], Sourc
     query = run(view, sink, buckets=2, keepState="needed")
 
     assert verified(query, view, sink) > 0
-    stored = stages_by_name(stored_plan(str(tmp_path / "checkpoint")))
+    stored = stages_of(str(tmp_path / "checkpoint"))
     assert [one.relation.schema.names[:3] for one in stored["join"].inputs] == [["a_id", "k"], ["b_id", "k", "b_v"]]
     assert 'not kept of "a", since nothing reads them: a_v' in query._runner.explanation()
 

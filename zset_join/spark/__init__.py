@@ -15,9 +15,8 @@ orders.join(customers, on="customer_id", how="left")
 from __future__ import annotations
 
 from zset_join.runners.spark.api.query import JoinQuery
-from zset_join.runners.spark.api.several import writeStream
 from zset_join.runners.spark.api.streams import appends, changes
-from zset_join.runners.spark.api.views import ChangeStream, JoinedStream, UnionedStream, View
+from zset_join.runners.spark.api.views import ChangeStream, JoinedStream, UnionedStream, View, writeStream
 from zset_join.runners.spark.api.writer import JoinStreamWriter
 from zset_join.runners.spark.driver.moving import MoveReport, move
 from zset_join.runners.spark.epoch.progress import join_progress

@@ -26,17 +26,20 @@ from zset_join.expressions.rows import named
 from zset_join.lookup import DataFrameSource, Lookup, LookupSource
 from zset_join.plan.query_plan import PlanSource
 from zset_join.plan.row_steps import OpaqueStep
-from zset_join.plan.tree import Apply, Node, Operate, Read, changelog_of, sources_of
+from zset_join.plan.tree import Apply, Node, Operate, Read, Views, changelog_of, sources_of
 from zset_join.query import looking_up
 from zset_join.query import view as words
 from zset_join.query.grouping import Aggregated
 from zset_join.query.rows import Rows
 from zset_join.runners.spark.api.bound import BoundSource, BoundTransform
 from zset_join.runners.spark.api.grouped import GroupedStream, Grouping
+from zset_join.runners.spark.api.other_queries import register_writer_of_several
 from zset_join.runners.spark.api.stream_arguments import check_stream_name
 from zset_join.runners.spark.api.unknown_methods import missing_on_view
 from zset_join.runners.spark.api.writer import JoinStreamWriter
+from zset_join.runners.spark.driver.chosen_sink import ChosenSink
 from zset_join.runners.spark.driver.driver_query import WrittenQuery
+from zset_join.runners.spark.epoch.outputs import ChosenOutput
 from zset_join.runners.spark.planning.lowering import BoundStep, lowered_query, translated
 from zset_join.runners.spark.planning.placed_query import PlacedQuery, refuse_compared_collations
 from zset_join.runners.spark.planning.row_steps import Transform, row_step
@@ -46,7 +49,7 @@ from zset_join.runners.spark.rows.schemas import arrow_schema, spark_schema
 from zset_join.runners.spark.rows.watermark import with_watermark
 from zset_join.shapes.version_join import Emit, Late
 
-__all__ = ["ChangeStream", "GroupedStream", "JoinedStream", "UnionedStream", "View"]
+__all__ = ["ChangeStream", "GroupedStream", "JoinedStream", "SeveralStreamWriter", "UnionedStream", "View", "writeStream"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -487,6 +490,73 @@ JoinedStream = View
 """What `join` returns, for annotations."""
 UnionedStream = View
 """What `union` returns, for annotations."""
+
+
+class SeveralStreamWriter(JoinStreamWriter):
+    """Settings of a query of several views, which share what they have in common, and one checkpoint.
+
+        query = (
+            writeStream({"by_city": by_city, "by_day": by_day})
+            .options(checkpointLocation="/data/cp", execution="driver")
+            .view("by_city").toDuckDB("/data/views.duckdb", "by_city")
+            .view("by_day").toDuckDB("/data/views.duckdb", "by_day")
+            .start()
+        )
+
+    An output is of the view that was named last. An epoch is one of all views or of none; every output gets it once, and those
+    in one database in one transaction.
+    """
+
+    def __init__(self, views: Mapping[str, View]) -> None:
+        streams = {known: stream for view in views.values() for known, stream in view.streams.items()}
+        steps = {id(one.step): one.bound for view in views.values() for one in view.steps}
+        root = Views(tuple(views), tuple(view.node for view in views.values()))
+        super().__init__(WrittenQuery(" and ".join(views), lowered_query(root, streams, steps)))
+        self._sinks = {}
+        self._view = ""
+        self._names = tuple(views)
+
+    def view(self, name: str) -> Self:
+        """Set which view the outputs behind this call are of."""
+        if name not in self._names:
+            raise _no_view(f"view({name!r}) is none of the views", self._names, name)
+        self._view = name
+        return self
+
+    @property
+    def _view_names(self) -> tuple[str, ...]:
+        return self._names
+
+    def _to(self, output: ChosenOutput, sink: ChosenSink | None = None) -> JoinStreamWriter:
+        if not self._view:
+            raise _no_view(f"the output {output.describe()} belongs to no view", self._names, None)
+        return super()._to(output, sink)
+
+
+def writeStream(views: Mapping[str, View]) -> SeveralStreamWriter:  # noqa: N802 - the name PySpark users type
+    """Return a writer of several views, to choose options, outputs by view, and a trigger with.
+
+    Args:
+        views: one or more, by name.
+
+    Raises:
+        OptionError: `VIEW_NAME`: no view, or one without a name.
+    """
+    if not views or not all(str(name).strip() for name in views):
+        raise _no_view("writeStream takes a mapping from names to views", tuple(views), None)
+    return SeveralStreamWriter(dict(views))
+
+
+def _no_view(what: str, names: tuple[str, ...], name: str | None) -> OptionError:
+    return OptionError(
+        f'{what}; the views are {list(names)}. Name one with .view("...") before its outputs.',
+        code="VIEW_NAME",
+        name=name,
+        names=list(names),
+    )
+
+
+register_writer_of_several(writeStream)
 
 
 def _check_view(given: Any, call: str) -> None:
