@@ -43,7 +43,7 @@ def test_corrections_of_an_eager_join_go_on_through_a_join_and_a_group_in_their_
 
 def test_a_filter_behind_a_dedup_of_versions_ends_the_version_before(spark: SparkSession, tmp_path: Path, run: Run) -> None:
     orders, rates = Source(spark, tmp_path / "o", ORDERS), Source(spark, tmp_path / "r", RATES)
-    rates.add(("EUR", 1, 4), ("EUR", 5, 9), ("USD", 2, 3))
+    rates.add(("EUR", 1, 4), ("EUR", 5, 9), ("USD", 2, 3)).add(("EUR", 30, 1))
     orders.add((1, "EUR", 3), (2, "EUR", 7), (3, "USD", 9)).add((4, "USD", 20))
     newest = appends(rates.stream(), name="rates", watermark=("at", 0)).dedup("currency", order_by="at desc")
     left = appends(orders.stream(), name="orders", watermark=("t", 0))
