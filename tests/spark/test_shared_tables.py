@@ -146,6 +146,6 @@ def test_explain_and_describe_name_the_index_and_the_reason_of_a_copy(
 
     assert "temporal_join-0 looks up in index by_currency (currency): one copy, shared with temporal_join-1" in reported
     assert "temporal_join-1 looks up in index by_currency (currency): one copy, shared with temporal_join-0" in reported
-    assert rates.describe().endswith("\nindex by_currency (currency)")
-    assert sold.describe().endswith("\nlooks up in index by_currency")
+    assert str(rates.describe()).endswith("\nindex by_currency (currency)")
+    assert str(sold.describe()).endswith("\nlooks up in index by_currency")
     assert "temporal_join-2 keeps a second copy of its right side: it keeps latest rows, or versions, unlike stage 1" in apart

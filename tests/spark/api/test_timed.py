@@ -51,7 +51,7 @@ def test_a_filter_behind_a_dedup_of_versions_ends_the_version_before(spark: Spar
 
     run(left.temporal_join(newest.where("rate < 5"), on="currency", how="left").select("id", "rate"), sink)
 
-    assert sink.total() == {(1, 4): 1, (2, None): 1, (3, 3): 1}
+    assert sink.total() == {(1, 4): 1, (2, None): 1, (3, 3): 1, (4, 3): 1}
 
 
 def test_left_rows_that_change_are_kept_and_a_change_behind_a_bound_is_refused_or_counted(
