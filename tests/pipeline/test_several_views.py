@@ -11,8 +11,7 @@ from zset_join.changelog.formats import RecordOptions
 from zset_join.expressions import col
 from zset_join.pipeline import FunctionSink, Pipeline, changes, records
 from zset_join.pipeline import functions as F  # noqa: N812 - as users write it
-from zset_join.plan.merging import one_view
-from zset_join.plan.query_plan import QueryPlan
+from zset_join.plan.query_plan import QueryPlan, one_view
 from zset_join.sinks.duckdb_view import DuckDBViewSink
 
 ORDERS = {"id": pa.int64(), "customer": pa.string(), "day": pa.int64(), "total": pa.int64()}

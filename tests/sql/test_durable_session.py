@@ -143,7 +143,7 @@ def test_a_directory_that_is_refused_stays_as_it_is(tmp_path: Path, spoilt: str)
 
     with pytest.MonkeyPatch.context() as patch, connect(directory=state) as session:
         if spoilt == "topic":
-            patch.setattr("zset_join.sql.runtime.durable_plan.source_of", lost)
+            patch.setattr("zset_join.sql.runtime.runtime.source_of", lost)
         with pytest.raises(StateError) as refused:
             session.sql("SHOW TABLES")
 

@@ -19,8 +19,9 @@ def test_files_are_read_one_by_one_in_the_order_of_their_names(tmp_path: Path) -
     with connect() as session:
         session.sql(f"CREATE TABLE t (id INT, v STRING) WITH ('connector'='filesystem', 'path'='{tmp_path}', 'format'='json')")
 
+        running = session.sql("SELECT * FROM t").start()
         assert session.read() == 2
-        assert session.sql("SELECT * FROM t").table().to_pylist() == [{"id": 1, "v": "x"}, {"id": 2, "v": None}]
+        assert running.table().to_pylist() == [{"id": 1, "v": "x"}, {"id": 2, "v": None}]
 
 
 def test_generated_rows_are_the_same_for_a_seed_and_as_many_as_requested() -> None:
@@ -31,9 +32,10 @@ def test_generated_rows_are_the_same_for_a_seed_and_as_many_as_requested() -> No
     with connect() as one, connect() as other:
         one.sql(declared)
         other.sql(declared)
+        running = one.sql("SELECT * FROM t").start()
 
-        assert (one.read(), other.read()) == (3, 3)
-        rows = one.sql("SELECT * FROM t").table()
+        assert one.read() == 3
+        rows = running.table()
         assert rows.equals(other.sql("SELECT * FROM t").table())
         assert rows.column("id").to_pylist() == list(range(5, 30))
 
@@ -53,7 +55,7 @@ def test_a_topic_is_read_from_its_beginning_only() -> None:
             "'scan.startup.mode'='latest-offset')"
         )
         with pytest.raises(SqlError, match="latest-offset"):
-            session.read()
+            session.sql("SELECT id FROM k").start()
 
 
 def test_the_metadata_of_a_record_of_changes_is_in_the_columns_of_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,9 +85,10 @@ def test_the_metadata_of_a_record_of_changes_is_in_the_columns_of_metadata(monke
             "place BIGINT METADATA FROM 'offset', PRIMARY KEY (id) NOT ENFORCED) WITH ('connector' = 'kafka', "
             "'topic' = 'customers', 'properties.bootstrap.servers' = 'none', 'format' = 'debezium-json')"
         )
+        running = session.sql("SELECT * FROM customers").start()
         assert session.read() == 1
 
-        (row,) = session.sql("SELECT * FROM customers").table().to_pylist()
+        (row,) = running.table().to_pylist()
 
     assert (row["name"], row["place"]) == ("Eve", 8)
     assert row["changed"].isoformat().startswith("2023-11-14T22:13:25")

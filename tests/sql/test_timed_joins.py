@@ -198,8 +198,8 @@ def test_an_as_of_join_with_a_match_condition_may_compare_other_columns_beside_i
 )
 def test_what_is_too_far_ahead_of_its_table_is_put_aside_by_every_query(query: str) -> None:
     with connect(dialect="flink") as session:
-        session.sql(RATES)
         session.sql("SET max_watermark_jump = '1 hour'; SET on_bad_input = 'quarantine'")
+        session.sql(RATES)
         running = started(session, query)
         session.sql("INSERT INTO rates VALUES ('EUR', 1, TIMESTAMP '2026-01-01 10:00:00')")
         session.sql("INSERT INTO orders VALUES (1, 'EUR', 1, TIMESTAMP '2026-01-01 10:00:00')")

@@ -14,13 +14,11 @@ import pyarrow as pa
 import pytest
 
 from zset_join.core.errors import BadInputError, SinkError, SqlError, ZsetJoinError
-from zset_join.plan import merging
+from zset_join.evolution.differences import ViewDiff
 from zset_join.plan.fingerprints import Fingerprints
-from zset_join.runners.local.changing import ChangingPipeline
+from zset_join.runners.local.evolving import Evolution
+from zset_join.runners.local.pipeline import Pipeline
 from zset_join.sql import Session, connect
-from zset_join.sql.tables.view_groups import GroupView
-from zset_join.stages.stage import StageOptions
-from zset_join.state.rows.side import SideState
 
 _TABLES = (
     "CREATE TABLE orders (id INT, customer STRING, day INT, total INT, PRIMARY KEY (id))",
@@ -159,7 +157,6 @@ def _shares_any_stage(patch: pytest.MonkeyPatch) -> None:
         self._arriving.append(frozenset())
 
     patch.setattr(Fingerprints, "_add", add)
-    patch.setattr(merging, "_origins", len)
 
 
 def _forgets_conditions(patch: pytest.MonkeyPatch) -> None:
@@ -168,46 +165,35 @@ def _forgets_conditions(patch: pytest.MonkeyPatch) -> None:
 
 
 def _begins_empty(patch: pytest.MonkeyPatch) -> None:
-    """Plant: a view that is taken over has forgotten its stages' state."""
-    right = ChangingPipeline.take_over
+    """Plant: the stages of a new view have no state."""
+    right = Evolution.build
 
-    def take_over(self: ChangingPipeline, other: ChangingPipeline, **more: Any) -> None:
-        for state in other.plan.states:
-            other._memory.states[state.number] = state.stage.build(StageOptions(), None)  # type: ignore[union-attr]
-        right(self, other, **more)
+    def build(self: Evolution) -> None:
+        right(self)
+        self.built |= {one: _empty(self, one) for one in self.built}
 
-    patch.setattr(ChangingPipeline, "take_over", take_over)
+    patch.setattr(Evolution, "build", build)
 
 
 def _drops_too_much(patch: pytest.MonkeyPatch) -> None:
     """Plant: what a dropped view shared is taken from the others."""
-    right = ChangingPipeline.drop
+    right = Evolution.operators
 
-    def drop(self: ChangingPipeline, name: str) -> None:
-        stages = self.plan.stages_of(name)
-        for state in self.plan.states:
-            if state.number in stages:
-                self._memory.states[state.number] = state.stage.build(self._options, None)  # type: ignore[union-attr]
-        right(self, name)
+    def operators(self: Evolution) -> dict[int, Any]:
+        is_less = len(self.plan.views) < len(self.origin.plan.views)
+        return {number: _empty(self, number) if is_less else one for number, one in right(self).items()}
 
-    patch.setattr(ChangingPipeline, "drop", drop)
+    patch.setattr(Evolution, "operators", operators)
+
+
+def _empty(evolution: Evolution, number: int) -> Any:
+    state = evolution.plan.state_of[number]
+    return state.stage.build(state.options(evolution.options), None)
 
 
 def _answers_all_again(patch: pytest.MonkeyPatch) -> None:
     """Plant: a view that continues gives all of its rows again."""
-    patch.setattr(GroupView, "behind", lambda self, _: self)
-
-
-def _writes_rows_again(patch: pytest.MonkeyPatch) -> None:
-    """Plant: a query stores the rows that its table has stored."""
-    right = SideState.absorb
-
-    def absorb(self: SideState, prepared: Any, watermark: Any) -> None:
-        owner, self._owner = self._owner, None
-        right(self, prepared, watermark)
-        self._owner = owner
-
-    patch.setattr(SideState, "absorb", absorb)
+    patch.setattr(ViewDiff, "delta", property(lambda self: self.added))
 
 
 _PLANTED: tuple[Callable[[pytest.MonkeyPatch], None], ...] = (
@@ -216,7 +202,6 @@ _PLANTED: tuple[Callable[[pytest.MonkeyPatch], None], ...] = (
     _begins_empty,
     _drops_too_much,
     _answers_all_again,
-    _writes_rows_again,
 )
 
 
@@ -258,7 +243,8 @@ def test_views_over_one_join_keep_it_once_in_one_pipeline() -> None:
 
     whole = {id(running.whole): running.whole for running in played.session.running}
     (pipeline,) = whole.values()
-    assert [node.stage.kind for node in pipeline.plan.nodes] == ["join", "aggregate", "aggregate"]
+    kinds = [node.stage.kind for node in pipeline.plan.nodes if node.stage.kind != "latest"]
+    assert kinds == ["join", "aggregate", "aggregate"]
 
 
 def test_the_rows_of_a_table_are_held_once_however_many_queries_read_them() -> None:
@@ -270,13 +256,11 @@ def test_the_rows_of_a_table_are_held_once_however_many_queries_read_them() -> N
             played.both(f"INSERT INTO orders VALUES ({number}, 'ada', 1, 5)", replaces=True)
             played.both("INSERT INTO customers VALUES ('ada', 'oslo')", replaces=True)
             played.compare()
-        runtime: Any = session.runtime
-        tables = {name: one.statistics()["latest-0"]["latest_bytes"] for name, one in runtime._stored.items()}
-        fed = session.running[0].whole._memory.fed_alike()
+        memory: Any = session.running[0].whole._memory
+        fed = memory.fed_alike()
 
         assert [len(fed[name]) for name in ("orders", "customers")] == [2, 2]
-        assert all(side.follows and not side.state_bytes() for sides in fed.values() for side in sides)
-        assert min(tables.values()) > 0
+        assert [sum(bool(side.state_bytes()) for side in sides) for sides in fed.values()] == [1] * len(fed)
 
 
 @pytest.mark.parametrize("where", ["memory", "directory"])
@@ -402,8 +386,7 @@ def test_stages_that_wait_for_time_are_shared_until_rows_come() -> None:
         session.sql("CREATE TABLE orders (id INT, k STRING, t TIMESTAMP(3), WATERMARK FOR t AS t)")
         for name, columns in (("first", "o.id, r.rate"), ("second", "r.rate, o.k")):
             session.sql(f"CREATE MATERIALIZED VIEW {name} AS SELECT {columns} FROM {joined}")
-        plan = session.running[0].whole.plan
-        before = [node.stage.kind for node in plan.nodes]
+        before = session.running[0].whole.plan
         session.sql(f"INSERT INTO rates VALUES ('a', 1, {at.format(1)}); INSERT INTO orders VALUES (1, 'a', {at.format(5)})")
         session.sql(f"INSERT INTO rates VALUES ('a', 2, {at.format(6)}); INSERT INTO orders VALUES (2, 'a', {at.format(2)})")
         session.sql(f"CREATE MATERIALIZED VIEW late AS SELECT o.id, r.rate FROM {joined}")
@@ -412,8 +395,9 @@ def test_stages_that_wait_for_time_are_shared_until_rows_come() -> None:
         after = session.running[0].whole.plan
         held = [_bag(running.table()) for running in session.running]
 
-    assert (before, [node.stage.kind for node in after.nodes]) == (["temporal_join"], ["temporal_join"] * 2)
-    assert [after.views_of(number) for number in range(2)] == [("first", "second"), ("late",)]
+    joins = [[node.number for node in plan.nodes if node.stage.kind == "temporal_join"] for plan in (before, after)]
+    assert [len(numbers) for numbers in joins] == [1, 2]
+    assert [after.views_of(number) for number in joins[1]] == [("first", "second"), ("late",)]
     # A table keeps its newest versions, and the order 2 came late for the views that were present: the last one has others.
     assert held == [[(1, 1), (3, 2), (4, 3)], [(1, "a"), (2, "a"), (3, "a")], [(3, 2), (4, 3)]]
 
@@ -533,7 +517,6 @@ _BANK = """
     CREATE MATERIALIZED VIEW of_all AS SELECT sum(cents) AS cents FROM accounts;
     CREATE MATERIALIZED VIEW of_accounts AS SELECT id, cents FROM accounts;
     CREATE MATERIALIZED VIEW of_branches AS SELECT branch, sum(cents) AS cents FROM accounts GROUP BY branch
-        SETTINGS idle_timeout = '1 day'
 """
 
 
@@ -544,24 +527,24 @@ def _totals(session: Session) -> set[int]:
 
 def test_a_reader_of_all_views_sees_one_moment_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[set[int]] = []
-    right = ChangingPipeline.commit
+    right = Pipeline.commit
     with connect() as session:
         session.sql(_BANK)
 
-        def commit(self: ChangingPipeline, *given: Any, **more: Any) -> Any:
+        def commit(self: Pipeline[Any], *given: Any, **more: Any) -> Any:
             answers = right(self, *given, **more)
             seen.append(_totals(session))
             return answers
 
         session.insert("accounts", [{"id": number, "branch": number % 3, "cents": 100} for number in range(9)])
-        monkeypatch.setattr(ChangingPipeline, "commit", commit)
+        monkeypatch.setattr(Pipeline, "commit", commit)
         session.sql(
             "INSERT INTO accounts VALUES (9, 0, 50); DELETE FROM accounts WHERE id = 0; PAUSE MATERIALIZED VIEW of_accounts"
         )
         session.sql("INSERT INTO accounts VALUES (1, 1, 70), (2, 2, 130); RESUME MATERIALIZED VIEW of_accounts")
         after = _totals(session)
 
-    assert seen == [{900}, {900}, {950}, {950}, {850}, {850}, {850}]  # two pipelines: in the midst of an epoch, the one before
+    assert seen == [{900}, {950}, {850}]  # behind the commit of an epoch, before it is shown, the one before
     assert after == {850}
 
 

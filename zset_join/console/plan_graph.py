@@ -9,8 +9,7 @@ from typing import Any
 
 from zset_join.console.shown import shown_text
 from zset_join.core.errors import ZsetJoinError
-from zset_join.plan.merging import one_view
-from zset_join.plan.query_plan import Feed, PlanSource, QueryPlan
+from zset_join.plan.query_plan import Feed, PlanSource, QueryPlan, one_view
 from zset_join.tools.batch import DUCKDB, BatchTimes, batch_parts
 
 __all__ = ["plan_graph"]

@@ -24,7 +24,7 @@ from zset_join.expressions.rows import columns_read, plain_column
 from zset_join.plan.query_plan import Feed, QueryPlan, StageNode
 from zset_join.plan.row_steps import RowStep, SelectStep
 from zset_join.stages.effect import EffectStage
-from zset_join.stages.written import text_of, words_of, write_relation
+from zset_join.stages.written import listed_texts, own_text, text_of, words_of, write_relation
 
 __all__ = ["FeedPrint", "Fingerprints", "compared_fingerprints"]
 
@@ -50,6 +50,7 @@ class Fingerprints:
         self._changed: dict[str | int, frozenset[str]] = {}
         self._rows: dict[str | int, str] = {}
         self._arriving: list[frozenset[str]] = []
+        self._written_states: dict[int, str] = {}
         self._feeds: dict[int, FeedPrint] = {}  # by the `id` of a feed that the plan holds
         self.sources: dict[str, str] = {}
         self.nodes: list[str] = []
@@ -69,7 +70,7 @@ class Fingerprints:
         seen = self._seen(feed)
         if seen is not None and not seen[1]:
             return FeedPrint(self.rows(feed.origin), feed.steps, seen[0])
-        text = text_of([self.rows(feed.origin), [step.to_json() for step in feed.steps]])
+        text = listed_texts((text_of(self.rows(feed.origin)), listed_texts(map(own_text, feed.steps))))
         return FeedPrint(self.rows(feed.origin), feed.steps, text)
 
     def feeds(self, feeds: Sequence[Feed]) -> tuple[FeedPrint, ...]:
@@ -96,9 +97,11 @@ class Fingerprints:
     def written(self, number: int) -> str:
         """Return a state with the rows of its inputs: under one fingerprint, it continues as it is iff this is equal too."""
         # Columns may have the names and types of before, and be computed from another column of the source.
-        nodes = [self.plan.nodes[at] for at in self.plan.state_of[number].readers]
-        rows = [self.text(feeds) for node in nodes if self._arriving[node.number] for feeds in node.feeds]
-        return text_of([*(_written(node) for node in nodes), *rows])
+        if number not in self._written_states:
+            nodes = [self.plan.nodes[at] for at in self.plan.state_of[number].readers]
+            rows = [text_of(self.text(feeds)) for node in nodes if self._arriving[node.number] for feeds in node.feeds]
+            self._written_states[number] = listed_texts([*(_written(node) for node in nodes), *rows])
+        return self._written_states[number]
 
     def arriving(self, number: int) -> frozenset[str]:
         """Return the changed columns among the inputs of a state; its stages do not read them, but may hold them."""
@@ -116,7 +119,7 @@ class Fingerprints:
             elif isinstance(step, SelectStep):
                 read = [(name, bool(columns_read(expression) & changed)) for name, expression in step.columns]
                 gone = {name for name, is_changed in read if is_changed}
-                selected = SelectStep(tuple(one for one in step.columns if one[0] not in gone))
+                selected = SelectStep(tuple(one for one in step.columns if one[0] not in gone)) if gone else step
                 # A selection of all other columns, as they are, does what no selection does where there is no other column.
                 if not (changed and not steps and _selects_all(selected, [name for name in names if name not in changed])):
                     steps.append(selected)
@@ -125,13 +128,13 @@ class Fingerprints:
                 return None
             else:
                 steps.append(step)
-        return text_of([origin, [step.to_json() for step in steps]]), changed
+        return listed_texts((text_of(origin), listed_texts(map(own_text, steps)))), changed
 
     def _add(self, node: StageNode) -> None:
         stage, inputs = node.stage, [[self._seen(feed) for feed in feeds] for feeds in node.feeds]
         external = str(id(getattr(stage, "source", stage))) if isinstance(stage, EffectStage) else ""
         here = self._written(node)
-        exact = _digest("stage", text_of(here), external, *(self.text(feeds) for feeds in node.feeds))
+        exact = _digest("stage", here, external, *(self.text(feeds) for feeds in node.feeds))
         passed = self._passed(node, inputs)
         changed = {name for feeds in inputs for seen in feeds if seen is not None for name in seen[1]}
         there = {name for given in node.stage.inputs for name in given.relation.schema.names}
@@ -141,7 +144,7 @@ class Fingerprints:
             self._rows[node.number], self._changed[node.number] = exact, frozenset()
             return
         texts = (text_of([seen[0] for seen in feeds if seen is not None]) for feeds in inputs)
-        print_of = _digest("stage", text_of(here, without=changed), external, *texts)
+        print_of = _digest("stage", self._written(node, changed), external, *texts)
         self.nodes.append(print_of)
         self._rows[node.number], self._changed[node.number] = (exact if passed else print_of), passed
 
@@ -159,11 +162,9 @@ class Fingerprints:
                 return None
         return None if every & words_of(node.stage.to_json()) else node.stage.passes(every)
 
-    def _written(self, node: StageNode) -> list[object]:
-        if not self._is_lasting:
-            return _written(node)
-        mark = [self._marks[node.number]] if node.number in self._marks else []
-        return [node.stage.lasting, *_written(node)[1:], *mark]
+    def _written(self, node: StageNode, without: AbstractSet[str] = frozenset()) -> str:
+        mark = [self._marks[node.number]] if self._is_lasting and node.number in self._marks else []
+        return _written(node, "lasting" if self._is_lasting else "to_json", mark, without)
 
 
 def compared_fingerprints(
@@ -173,7 +174,7 @@ def compared_fingerprints(
     # Of several stages of the plan before that differ in options alone, each is that of the new plan with its very options;
     # one that is left over on both sides is the same with other options; of more nothing shows which is which, and they are
     # others.
-    prints = Fingerprints(before, changed), Fingerprints(after, changed)
+    prints = _prints_of(before, changed), _prints_of(after, changed)
     old, new = (_by_options(one) for one in prints)
     marks: tuple[dict[int, str], dict[int, str]] = ({}, {})
     for text in old.keys() | new.keys():
@@ -187,11 +188,22 @@ def compared_fingerprints(
     return (Fingerprints(before, changed, marks[0]), Fingerprints(after, changed, marks[1])) if any(marks) else prints
 
 
+def _prints_of(plan: QueryPlan, changed: Mapping[str, AbstractSet[str]]) -> Fingerprints:
+    """Return those of a plan; where no column changes they are kept with it, for its next change."""
+    if changed:
+        return Fingerprints(plan, changed)
+    kept = vars(plan)
+    if "prints" not in kept:
+        kept["prints"] = Fingerprints(plan, {})
+    found: Fingerprints = kept["prints"]
+    return found
+
+
 def _by_options(prints: Fingerprints) -> dict[str, dict[str, list[int]]]:
     """Return the stages with one fingerprint, by what is written of them with their options."""
     found: dict[str, dict[str, list[int]]] = {}
     for node in prints.plan.nodes:
-        found.setdefault(prints.nodes[node.number], {}).setdefault(text_of(_written(node)), []).append(node.number)
+        found.setdefault(prints.nodes[node.number], {}).setdefault(_written(node), []).append(node.number)
     return found
 
 
@@ -200,10 +212,17 @@ def _selects_all(step: SelectStep, names: Sequence[str]) -> bool:
     return [name for name, _ in step.columns] == names and all(plain_column(value) == name for name, value in step.columns)
 
 
-def _written(node: StageNode) -> list[object]:
+def _written(
+    node: StageNode, description: str = "to_json", mark: Sequence[str] = (), without: AbstractSet[str] = frozenset()
+) -> str:
     own: list[object] = [] if node.own is None else [node.own.to_json()]
-    own += [node.since] if node.since else []
-    return [node.stage.to_json(), write_relation(node.stage.output), *own]
+    more = map(text_of, (*own, *([node.since] if node.since else []), *mark))
+    if without:
+        written = node.stage.lasting if description == "lasting" else node.stage.to_json()
+        texts = [text_of(one, without=without) for one in (written, write_relation(node.stage.output))]
+    else:
+        texts = [own_text(node.stage, description), own_text(node.stage, "output")]
+    return listed_texts([*texts, *more])
 
 
 def _digest(*texts: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import get_args
@@ -24,11 +24,11 @@ __all__ = ["number_stages", "passes", "plan_query"]
 
 
 def passes(
-    *, buckets: int | None = 1, is_spread: bool = False, keep_state: KeepState = "all", whole: Collection[str] = ()
+    *, buckets: int | None = 1, is_spread: bool = False, keep_state: KeepState = "all"
 ) -> tuple[Callable[[Root], Root], ...]:
     """Return the passes over a tree, in order, before its stages are numbered."""
     summing, pruning = ((sum_pairs,), (prune_columns,)) if keep_state == "needed" else ((), ())
-    once, spread = ((), (pass_on_sources, reduce_first, one_reader)) if is_spread else ((partial(store_once, whole=whole),), ())
+    once, spread = ((), (pass_on_sources, reduce_first, one_reader)) if is_spread else ((store_once,), ())
     return (
         *summing,
         share_versions,
@@ -54,7 +54,6 @@ def plan_query(
     is_spread: bool = False,
     same: Mapping[str, str] | None = None,
     keep_state: KeepState = "all",
-    whole: Collection[str] = (),
 ) -> QueryPlan:
     if keep_state not in get_args(KeepState):
         raise OptionError(
@@ -64,7 +63,7 @@ def plan_query(
             value=keep_state,
         )
     with own_frames():
-        for run in passes(buckets=buckets, is_spread=is_spread, keep_state=keep_state, whole=whole):
+        for run in passes(buckets=buckets, is_spread=is_spread, keep_state=keep_state):
             root = run(root)
         return replace(share_tables(number_stages(root, name), same), keep_state=keep_state)
 

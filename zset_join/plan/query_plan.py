@@ -12,8 +12,8 @@ only sources and stages before it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -33,7 +33,7 @@ from zset_join.stages.stage import Stage, StageOptions, read_stage
 from zset_join.stages.written import read_fields, read_relation, write_fields, write_relation
 from zset_join.zset import ZSet
 
-__all__ = ["PLAN_FORMAT", "Feed", "PlanSource", "PlanView", "QueryPlan", "SharedIndex", "StageNode", "StateNode"]
+__all__ = ["PLAN_FORMAT", "Feed", "PlanSource", "PlanView", "QueryPlan", "SharedIndex", "StageNode", "StateNode", "one_view"]
 
 PLAN_FORMAT = 4
 """A plan of another format is not read."""
@@ -476,6 +476,33 @@ class QueryPlan:
         origin = f'"{feed.origin}"' if isinstance(feed.origin, str) else f"stage {feed.origin}"
         steps = [step.describe() for step in feed.steps]
         return [f"reads {origin}" + (f": {'; '.join(steps)}" if steps else "")]
+
+
+def one_view(plan: QueryPlan, name: str | None = None) -> QueryPlan:
+    """Return the plan of one of its views alone."""
+    view = plan.view(name)
+    if len(plan.views) == 1:
+        return plan
+    stages = plan.stages_of(view.name)
+    numbers = {number: at for at, number in enumerate(stages)}
+
+    def renumbered(feeds: Iterable[Feed]) -> tuple[Feed, ...]:
+        return tuple(feed if isinstance(feed.origin, str) else replace(feed, origin=numbers[feed.origin]) for feed in feeds)
+
+    nodes = tuple(
+        replace(plan.nodes[number], number=at, feeds=tuple(map(renumbered, plan.nodes[number].feeds)))
+        for number, at in numbers.items()
+    )
+    read = {feed.origin for node in nodes for feeds in node.feeds for feed in feeds} | {feed.origin for feed in view.feeds}
+    shared = (replace(index, readers=tuple(numbers[one] for one in index.readers if one in numbers)) for index in plan.shared)
+    return QueryPlan(
+        sources=tuple(source for source in plan.sources if source.name in read),
+        nodes=nodes,
+        views=(replace(view, feeds=renumbered(view.feeds)),),
+        shared=tuple(index for index in shared if len(index.readers) > 1),
+        copies=tuple((numbers[number], why) for number, why in plan.copies if number in numbers),
+        keep_state=plan.keep_state,
+    )
 
 
 def _explained_source(source: PlanSource) -> str:

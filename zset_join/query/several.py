@@ -5,7 +5,7 @@ The law: a source of one name is one source. Views that were written apart may e
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -32,19 +32,17 @@ class PlannedQuery:
     inputs: tuple[Mapping[str, Any], ...] = ()
 
 
-def planned(
-    query: Rows | Mapping[str, Rows] | PlannedQuery, *, keep_state: KeepState = "all", whole: Collection[str] = ()
-) -> PlannedQuery:
+def planned(query: Rows | Mapping[str, Rows] | PlannedQuery, *, keep_state: KeepState = "all") -> PlannedQuery:
     """Return a view, or several views by their names, as a planned query; a planned one is returned unchanged."""
     if isinstance(query, PlannedQuery):
         return query
     if isinstance(query, Mapping):
-        plan = plan_of(query, keep_state=keep_state, whole=whole)
+        plan = plan_of(query, keep_state=keep_state)
         return PlannedQuery(plan=plan, readings=readings_of(bindings_of(query)), has_several=True)
     return PlannedQuery(plan=query.plan(keep_state=keep_state), readings=readings_of(query.bindings))
 
 
-def plan_of(views: Mapping[str, Rows], *, keep_state: KeepState = "all", whole: Collection[str] = ()) -> QueryPlan:
+def plan_of(views: Mapping[str, Rows], *, keep_state: KeepState = "all") -> QueryPlan:
     if not views or not all(str(name).strip() for name in views):
         raise OptionError(
             f"a pipeline of several views takes a mapping from names to views, and was given the names {list(views)}; "
@@ -54,7 +52,7 @@ def plan_of(views: Mapping[str, Rows], *, keep_state: KeepState = "all", whole: 
         )
     bindings_of(views)
     root = Views(tuple(views), tuple(view.node for view in views.values()))
-    return plan_query(root, keep_state=keep_state, whole=whole)
+    return plan_query(root, keep_state=keep_state)
 
 
 def bindings_of(views: Mapping[str, Rows]) -> tuple[Binding, ...]:

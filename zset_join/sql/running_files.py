@@ -120,7 +120,6 @@ class _StatementNames:
 
 def _step(session: Session, next_look: float) -> tuple[bool, float]:
     """Take new rows, or let time pass; return whether rows arrived, and when time is looked at again."""
-    session.runtime.check()
     if session.read(wait_seconds=_POLL_SECONDS, rounds=1):
         return True, next_look
     if time.monotonic() >= next_look:

@@ -30,8 +30,8 @@ from zset_join.core.extras import needed_for, raising_interrupts
 from zset_join.lookup.source import LookupSource
 from zset_join.query.sources import with_jump
 from zset_join.sql.bind.queries import QueryBinder
-from zset_join.sql.runtime.in_memory import MemoryRuntime
 from zset_join.sql.runtime.runtime import Runtime
+from zset_join.sql.runtime.session_directory import SessionDirectory
 from zset_join.sql.statements import execute
 from zset_join.sql.tables.arrow_rows import of_table, registered
 from zset_join.sql.tables.catalog import Catalog, ColumnDefinition, Table, TemporalFunction
@@ -60,7 +60,8 @@ class Session:
         engine: `local`, in this process, or `spark`.
         spark: a SparkSession, for `engine="spark"`; default: the active one, or a new one on this machine.
         dialect: of the statements: spark, flink, timeplus, risingwave or laminardb.
-        keep_tables: keep the rows of tables for later queries; with a directory and inside Spark they are always kept.
+        keep_tables: keep the rows of tables for later queries, or refuse these; with a directory and inside Spark they are
+            always kept.
         clock: returns the processing time in microseconds since 1970; default: the wall clock.
         directory: makes the session durable: the same statements resume where they were. For one session at a time.
             Default: in memory, inside Spark a temporary directory.
@@ -123,15 +124,14 @@ class Session:
                 spark_directory=spark_directory,
                 allow_env=allow_env,
             )
-        elif directory is not None:
-            from zset_join.sql.runtime.durable import DirectoryRuntime
-
-            self.runtime = DirectoryRuntime(
-                directory, dialect=dialect, clock=clock, keep_inputs=keep_inputs, allow_env=allow_env
-            )
         else:
-            self.runtime = MemoryRuntime(
-                Catalog(), dialect=dialect, clock=clock, keep_tables=keep_tables, keep_inputs=keep_inputs
+            self.runtime = Runtime(
+                dialect=dialect,
+                clock=clock,
+                directory=None if directory is None else SessionDirectory(directory, layout=4),
+                keep_tables=keep_tables or directory is not None,
+                keep_inputs=keep_inputs,
+                allow_env=allow_env,
             )
 
     @property

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar
 
@@ -22,6 +22,8 @@ from zset_join.expressions import Expression
 from zset_join.expressions.written import read_expression, write_expression
 
 __all__ = [
+    "listed_texts",
+    "own_text",
     "read_fields",
     "read_relation",
     "read_schema",
@@ -98,6 +100,24 @@ def read_relation(written: Mapping[str, Any]) -> Relation:
 def text_of(written: Any, *, names: bool = False, without: Collection[str] = ()) -> str:
     """Return the result of `to_json` as a canonical text."""
     return json.dumps(written if names and not without else _unnamed(written, names, without), sort_keys=True, default=str)
+
+
+def own_text(value: Any, written: str = "to_json") -> str:
+    """Return the `text_of` a description that a frozen value has of itself: its method or property `written`; kept with it."""
+    kept, key = vars(value), f"text of {written}"
+    if key not in kept:
+        given = getattr(value, written)
+        kept[key] = text_of(write_relation(given) if written == "output" else given() if callable(given) else given)
+    return str(kept[key])
+
+
+def listed_texts(texts: Iterable[str]) -> str:
+    """Return the `text_of` a list, of those of its members.
+
+    >>> listed_texts([text_of("a"), text_of([1])]) == text_of(["a", [1]])
+    True
+    """
+    return f"[{', '.join(texts)}]"
 
 
 def words_of(written: Any) -> set[str]:

@@ -79,7 +79,7 @@ def _not_taken(spark: SparkSession, place: Path) -> list[Any]:
     with opened(spark, place) as again:
         again.sql("DROP MATERIALIZED VIEW parts; CREATE MATERIALIZED VIEW ids AS SELECT id FROM orders")
         found += [rows(again.running[0])]
-        source = again.runtime._sources["orders"]
+        source = again.runtime.sources.current["orders"]
         source.open(dict(source._done))  # as where a process dies behind the commit: the batch is present still
         found += [again.read(), rows(again.running[0]), again.sql("SELECT count(*) AS n FROM orders").table().to_pylist()]
     return found

@@ -13,7 +13,7 @@ A query of one view is left as it was written: its checkpoints have its stages o
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import takewhile
@@ -26,7 +26,7 @@ from zset_join.plan.row_steps import SelectStep, WhereStep
 from zset_join.plan.tree import Apply, Merge, Node, Operate, Read, Root, Views, each_node, rebuilt
 from zset_join.stages.effect import EffectStage
 from zset_join.stages.latest import LatestRequest
-from zset_join.stages.written import text_of, write_relation
+from zset_join.stages.written import own_text, text_of
 
 __all__ = ["share_equal", "share_versions", "store_once"]
 
@@ -53,13 +53,13 @@ class _Reader:
         return self.steps[left[0] :] if left else ()
 
 
-def store_once(root: Root, *, whole: Collection[str] = ()) -> Root:
+def store_once(root: Root) -> Root:
     """Return a tree in which the readers of a source in upsert mode read one table."""
     readers: dict[PlanSource, list[_Reader]] = {}
     for node in each_node(root):
         if (found := _reader(node)) is not None:
             readers.setdefault(found.read.source, []).append(found)
-    common = {source: 0 if source.name in whole else _common(found) for source, found in readers.items()}
+    common = {source: _common(found) for source, found in readers.items()}
     tables = {source: Operate(LatestRequest(), (_below(found[0], common[source]),)) for source, found in readers.items()}
 
     def change(node: Node) -> Node:
@@ -131,14 +131,13 @@ def _identity(node: Node) -> Hashable:
         case Read(source):
             return "read", text_of(source.to_json(), names=True), source.max_watermark_jump
         case Apply():
-            return "apply", text_of(node.step.to_json()), node.hides, children
+            return "apply", own_text(node.step), node.hides, children
         case Merge():
             return "merge", children
         case Operate():
             stage = node.stage
             external = id(getattr(stage, "source", stage)) if isinstance(stage, EffectStage) else None
-            output = text_of(write_relation(stage.output))
-            return type(node), text_of(stage.to_json()), output, node.hidden, external, node.own, node.since, children
+            return type(node), own_text(stage), own_text(stage, "output"), node.hidden, external, node.own, node.since, children
 
 
 def share_versions(root: Root) -> Root:

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TypeVar
 
 import pyarrow as pa
@@ -64,13 +65,8 @@ class EvolutionStart:
     words: ColumnWords = field(default_factory=no_words)
     first_rows: Mapping[str, ZSet] = field(default_factory=dict)
     options_after: StageOptions | None = None  # other budgets; None: the same
-    reread: Mapping[str, ZSet] = field(default_factory=dict)  # under the columns of the new plan, as `tables`
+    reread: Mapping[str, ZSet] = field(default_factory=dict)  # under the columns of the new plan
     counts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # of states at the last commit, by name
-    tables: Mapping[str, ZSet] = field(default_factory=dict)  # all rows, of sources that are kept beside the pipeline
-    is_copied: bool = False  # the pipeline goes on with the plan before, so that no state is taken from it
-
-    def with_words(self, words: ColumnWords | None) -> EvolutionStart:
-        return self if words is None else replace(self, words=words)
 
 
 class Evolution:
@@ -164,13 +160,12 @@ class Evolution:
         if not self.origin.epoch:
             return frozenset(names)
         one = self.origin
-        return frozenset(names - self._before.sources.keys() - one.gone.keys() - one.first_rows.keys() - one.tables.keys())
+        return frozenset(names - self._before.sources.keys() - one.gone.keys() - one.first_rows.keys())
 
     @property
     def _mapped(self) -> dict[str, ColumnChange]:
-        """Return the changes of sources whose kept rows are read under other columns; tables and those read again have them."""
-        there = {*self.origin.reread, *self.origin.tables}
-        return {name: change for name, change in self.columns.items() if name not in there}
+        """Return the changes of sources whose kept rows are read under other columns; those read again have them."""
+        return {name: change for name, change in self.columns.items() if name not in self.origin.reread}
 
     def _match(self) -> None:
         """Find the state of the plan before that each state of the new one is."""
@@ -189,7 +184,7 @@ class Evolution:
                 self._match_part(number)
                 continue
             self.kept[number] = (fresh or same)[0]
-            if self.origin.is_copied or not fresh or not self._goes_on(number, self.kept[number]):
+            if not fresh or not self._goes_on(number, self.kept[number]):
                 self._copied.add(number)
             taken.add(self.kept[number])
         self.kept = dict(sorted(self.kept.items()))
@@ -247,7 +242,6 @@ class Evolution:
                 check_reread(name, again, self.plan, rows, self._before.rows(name), self.columns.get(name))
             rows.append(self._all_of(name, again, f'the rows that were read again of "{name}"'))
         rows += [self._all_of(name, first, f'the rows that "{name}" begins with') for name, first in one.first_rows.items()]
-        rows += [self._all_of(name, table, f'the rows of the table "{name}"') for name, table in one.tables.items()]
         return rows
 
     def _all_of(self, source: str, rows: ZSet, what: str) -> StoredRows:
@@ -263,7 +257,7 @@ class Evolution:
         for state in self._rebuilt:
             for number in state.readers:
                 self._new.check_stage(number)
-        for name, status in self._statuses().items():
+        for name, status in self._statuses.items():
             if status in ("changed", "added"):
                 view = self.plan.view(name)
                 self._new.check(view.feeds, self.plan.output_of(name), f'view "{name}"')
@@ -273,6 +267,7 @@ class Evolution:
 
     # ---------------------------------------------------------------- what differs
 
+    @cached_property
     def _statuses(self) -> dict[str, str]:
         """Return by name the fate of the views of both plans, by the plans alone."""
         before = {view.name: self._before.text(view.feeds) for view in self.origin.plan.views}
@@ -319,7 +314,7 @@ class Evolution:
         return adds_columns(*(plan.output_of(name).schema for plan in (self.origin.plan, self.plan)))
 
     def is_unchanged(self, name: str) -> bool:
-        return self._statuses()[name] == "unchanged"
+        return self._statuses[name] == "unchanged"
 
     def _same_columns(self, name: str) -> bool:
         return bool(self.origin.plan.output_of(name).schema.equals(self.plan.output_of(name).schema))
@@ -330,7 +325,7 @@ class Evolution:
 
     def diff(self) -> PlanDiff:
         """Return how the answers of the new plan differ, and the stages built for it."""
-        views = {name: self._view_diff(name, status) for name, status in self._statuses().items()}
+        views = {name: self._view_diff(name, status) for name, status in self._statuses.items()}
         one, built = self.origin, self._rebuilt
         names = {state.number: state.name for state in self.plan.states}
         used = set(self.kept.values())

@@ -599,7 +599,3 @@ class Pipeline(PipelineQuestions, QueryChanges, Generic[Answer]):
         if self._last is None or epoch != self.epoch - 1:
             raise epoch_gap(epoch, self.epoch)
         return self._last
-
-    def _takes_all(self) -> bool:
-        """Return whether an epoch is taken with all its rows, or not at all."""
-        return self._options.on_bad_input == "error" and self._refusal() is None

@@ -30,7 +30,7 @@ from zset_join.runners.local.stored_rows import StoredRows
 from zset_join.sources.again import rows_again
 from zset_join.zset import ZSet
 
-__all__ = ["check_reread", "check_same_rows", "read_again"]
+__all__ = ["check_reread", "read_again"]
 
 
 def read_again(given: Mapping[str, Any], readings: Mapping[str, Reading]) -> dict[str, ZSet]:
@@ -76,22 +76,11 @@ def check_reread(
         for transform in transforms_of(steps, relation):
             rows = transform(rows)
         now, before = (_live(side, names, one.gaps) for side in (rows, one.read()))
-        _check_same(name, now, before, f"those of {one.what} ({one.count:,} rows)")
-
-
-def check_same_rows(name: str, again: ZSet, kept: ZSet) -> None:
-    """Refuse rows that are not those that are kept, in the columns of these."""
-    now, before = (_live(side, kept.schema.names, ()) for side in (again, kept))
-    _check_same(name, now, before, f"those that are kept ({len(kept):,} rows)")
-
-
-def _check_same(name: str, again: ZSet, kept: ZSet, what: str) -> None:
-    differ = ZSet.concat([again, -kept], schema=again.schema).consolidated()
-    if len(differ):
-        more, fewer = int((differ.weights > 0).sum()), int((differ.weights < 0).sum())
-        raise bad_reread(
-            name, f"are not {what}: {more:,} rows are new or changed, {fewer:,} are gone or were others", more=more, fewer=fewer
-        )
+        differ = ZSet.concat([now, -before], schema=now.schema).consolidated()
+        if len(differ):
+            more, fewer = int((differ.weights > 0).sum()), int((differ.weights < 0).sum())
+            what = f"{more:,} rows are new or changed, {fewer:,} are gone or were others"
+            raise bad_reread(name, f"are not those of {one.what} ({one.count:,} rows): {what}", more=more, fewer=fewer)
 
 
 def _comparable(steps: Sequence[RowStep], change: ColumnChange) -> tuple[tuple[RowStep, ...], set[str]] | None:

@@ -85,15 +85,10 @@ class MemoryStates:
             raise
         self._is_timed = {number: is_timed(operator) for number, operator in self.operators.items()}
 
-    def share(self, tables: Mapping[str, SideState] | None = None) -> None:
-        """Let stages that are fed the same upserts hold them once, while no thread reads them.
-
-        Args:
-            tables: by source, sides that are fed the same before these; they write.
-        """
-        for text, sides in self.fed_alike().items():
-            writer = (tables or {}).get(text)
-            hold_once(sides if writer is None else [writer, *sides], writer=writer)
+    def share(self) -> None:
+        """Let stages that are fed the same upserts hold them once, while no thread reads them."""
+        for sides in self.fed_alike().values():
+            hold_once(sides)
 
     def fed_alike(self) -> dict[str, list[SideState]]:
         """Return sides by what they are fed, whatever its columns are called; by its name for a source without steps."""

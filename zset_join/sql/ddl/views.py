@@ -257,7 +257,7 @@ def _most_rows(session: StatementContext, name: str, running: Running | None) ->
     """Return how many rows the largest query over a view has, and its name in quotes."""
     reached = {name, *_following(session.catalog, name)}
     reading = [one for one in session.running if one is running or reached & one.query.bound.names]
-    rows = {one.name: one.seen()().num_rows for one in reading}
+    rows = {one.name: one.pipeline.seen()().num_rows for one in reading}
     most = max(rows, key=lambda one: rows[one], default=name)
     return rows.get(most, 0), f'"{most}"'
 

@@ -1,6 +1,6 @@
 """A session on Spark: one pipeline with one checkpoint on the driver, whose files, topics and DataFrames Spark reads.
 
-It is the session in a directory, see `durable`, with other sources: a table that Spark reads is one streaming query of Spark,
+It is the session in a directory, see `runtime`, with other sources: a table that Spark reads is one streaming query of Spark,
 which collects and decodes its rows, however many views read the table. Its batches are epochs of all views.
 
     /data/session/spark/orders/      what Spark has read of a table
@@ -21,8 +21,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -46,8 +45,8 @@ from zset_join.runners.spark.frames.facts import is_connect
 from zset_join.runners.spark.planning.lowering import lowered
 from zset_join.runners.spark.planning.row_steps import ZONE
 from zset_join.runners.spark.session import local_session
-from zset_join.sql.runtime.durable import DirectoryRuntime
-from zset_join.sql.runtime.durable_plan import ROWS
+from zset_join.sql.runtime.runtime import Runtime
+from zset_join.sql.runtime.session_directory import SessionDirectory
 from zset_join.sql.runtime.spark_tables import SparkTables
 from zset_join.sql.tables.arrow_rows import registered
 from zset_join.sql.tables.catalog import NamedView, Table
@@ -69,13 +68,11 @@ _EXECUTORS = (
 )
 
 
-class SparkRuntime(DirectoryRuntime):
+class SparkRuntime(Runtime):
     """Run queries on the driver of Spark.
 
     Rows that Spark reads are taken by `read` and, but after `run_as`, when a query starts: the present content.
     """
-
-    _layout = 5
 
     def __init__(
         self,
@@ -92,11 +89,10 @@ class SparkRuntime(DirectoryRuntime):
         self._is_temporary = directory is None
         place = tempfile.mkdtemp(prefix="zset_join-sql-") if directory is None else directory
         catalog = _CatalogOverSpark(self, dialect)
-        super().__init__(place, dialect=dialect, clock=clock, keep_inputs=keep_inputs, allow_env=allow_env, catalog=catalog)
-        self.tables = SparkTables(
-            self.spark, catalog, dialect=dialect, directory=self._directory / "shown", held=self._held_now
-        )
-        self._spark_directory = str(spark_directory or self._directory.absolute() / "spark").rstrip("/")
+        held = self._place = SessionDirectory(place, layout=5)
+        super().__init__(catalog, dialect=dialect, clock=clock, directory=held, keep_inputs=keep_inputs, allow_env=allow_env)
+        self.tables = SparkTables(self.spark, catalog, dialect=dialect, directory=held.path / "shown", held=self._held_now)
+        self._spark_directory = str(spark_directory or held.path / "spark").rstrip("/")
         self._read_places: set[str] = set()
         self._mode: Literal["interactive", "once", "continuous"] = "interactive"
         self._trigger: str | None = None
@@ -129,25 +125,13 @@ class SparkRuntime(DirectoryRuntime):
         if not name.isidentifier() or not self.spark.catalog.tableExists(name):
             return False
         rows = self.spark.table(name)
-        with self._beside_the_statement(name):
+        with self._log.beside(name), self.once(f"found {name}"):
             if not self.adopt(name, rows, keys=(), watermark=None):
                 table, held = registered(name, self.given(name, rows), keys=(), watermark=None)
                 self.declare(table)
                 if held.num_rows and not self._is_restoring:
                     self.insert(table, held)
         return True
-
-    @contextmanager
-    def _beside_the_statement(self, name: str) -> Iterator[None]:
-        """Exclude a table from the declarations of the running statement."""
-        statement, once = self._statement, self._once
-        self._statement, self._once = None, f"found {name}"
-        try:
-            yield
-        finally:
-            self._statement, self._once = statement, once
-            if statement is not None and name in self.catalog.tables:
-                statement[2]["tables"][name] = self.catalog.tables[name]
 
     def is_inserted(self, table: Table) -> bool:
         return table.name not in self.tables.dataframes and super().is_inserted(table)
@@ -163,7 +147,7 @@ class SparkRuntime(DirectoryRuntime):
     def _held_now(self, table: Table) -> tuple[int, pa.Table | ZSet | None]:
         """Return the rows of a table, and the epoch behind them."""
         is_kept = self._pipeline is not None and self.is_inserted(table)
-        return (self.pipeline.epoch, self._held(table)) if is_kept else (0, None)
+        return (self.pipeline.epoch, self._rows.held(table)) if is_kept else (0, None)
 
     def _place_of(self, name: str) -> str:
         return f"{self._spark_directory}/{file_name(name)}"
@@ -181,7 +165,7 @@ class SparkRuntime(DirectoryRuntime):
             return super()._source(table, is_kept=is_kept)
         name = table.name if is_kept else f"whole-{uuid.uuid4().hex}"
         self._read_places.add(name)
-        if is_kept and not self._is_restoring and f"{ROWS}{name}" not in self._views:  # it is read from its beginning
+        if is_kept and not self._is_restoring and not self.plan.is_kept(name):  # it is read from its beginning
             self._remove_place(name)
             self._read_places.add(name)
         is_endless = self._mode == "continuous"
@@ -192,7 +176,7 @@ class SparkRuntime(DirectoryRuntime):
         return made(
             self.tables.stream(table.rows.bindings[0].source),
             self._place_of(name),
-            on_bad_input=stage_options(self._settings).on_bad_input,
+            on_bad_input=stage_options(self.plan.settings).on_bad_input,
             is_kept=is_kept,
             trigger=self._trigger,
             max_bytes=lambda: driver_options(self.catalog.settings).max_delta_bytes,
@@ -214,7 +198,7 @@ class SparkRuntime(DirectoryRuntime):
 
     def _take(self, rows: Mapping[str, Any], now_us: int, **more: Any) -> None:
         if rows:  # time that passes may end state
-            refuse_larger_state(self._directory / "pipeline" / "local", driver_options(self.catalog.settings))
+            refuse_larger_state(self._place.pipeline / "local", driver_options(self.catalog.settings))
         super()._take(rows, now_us, **more)
 
     def settle(self) -> None:
@@ -222,7 +206,7 @@ class SparkRuntime(DirectoryRuntime):
             self.read(wait_seconds=_WAIT_SECONDS)
 
     def read(self, *, wait_seconds: float, rounds: int | None = None) -> int:
-        for source in self._sources.values():
+        for source in self.sources.current.values():
             if isinstance(source, PolledRows | StagedRows):
                 source.look()
         return super().read(wait_seconds=wait_seconds, rounds=rounds)
@@ -233,7 +217,7 @@ class SparkRuntime(DirectoryRuntime):
     def explain(self, query: Query) -> str:
         if query.settings.get("execution") == "executors":
             return str(self.view_of(query).placed.explanation())
-        plan = self._fed(self.as_run(query)).plan(keep_state=driver_options(self._settings).keep_state)
+        plan = self._fed(self.plan.as_run(query)).plan(keep_state=driver_options(self.plan.settings).keep_state)
         read = [self.catalog.tables[one] for one in sorted(query.bound.reads) if one in self.catalog.tables]
         streams = [self.tables.stream(one.rows.bindings[0].source) for one in read if self.tables.is_read(one)]
         lines = [f"{one.explained()} read by Spark: {', '.join(one.operation) or 'rows'}" for one in streams]
@@ -280,7 +264,7 @@ class SparkRuntime(DirectoryRuntime):
     def close(self) -> None:
         super().close()
         if self._is_temporary:
-            shutil.rmtree(self._directory, ignore_errors=True)
+            shutil.rmtree(self._place.path, ignore_errors=True)
 
 
 class _CatalogOverSpark(DecodingCatalog):

@@ -6,6 +6,9 @@ A reader of `totals` reads what statements insert into it UNION ALL the query: s
 and there is no copy of the rows. Two live rows never claim one key of such a table (`zset_join.sql.tables.key_claims`), so the
 union is the table.
 
+The rows of some queries cannot be part of a plan (`is_fed`): those that replace one another by their key, and those that get
+the time at which they come. They are rows that the table takes in the epoch that has them, and stay there without the query.
+
 Refused: readers that need the versions of such a table, or the hidden order of its rows.
 """
 
@@ -24,10 +27,19 @@ from zset_join.query import View
 from zset_join.sql.tables.added_columns import default_tree
 from zset_join.sql.tables.catalog import Table
 from zset_join.sql.tables.required import required_value
+from zset_join.sql.tables.results import Running
 from zset_join.sql_expressions.dialects import Statement
 from zset_join.sql_expressions.scalars import ScalarBinder
 
-__all__ = ["read_with_writers", "rows_for"]
+__all__ = ["is_fed", "read_with_writers", "rows_for"]
+
+
+def is_fed(running: Running) -> bool:
+    """Return whether the table that a query writes takes its rows, as those of an INSERT."""
+    if running.writer is None:
+        return False
+    table, is_timed = running.writer.table, any(one.is_processing_time for one in running.writer.table.columns)
+    return not running.retracts or is_timed if table.primary_key else is_timed and not running.retracts
 
 
 def rows_for(table: Table, view: View, names: Sequence[str], dialect: str) -> View:
@@ -40,8 +52,8 @@ def rows_for(table: Table, view: View, names: Sequence[str], dialect: str) -> Vi
         declared = next(one for one in table.columns if one.name == column.name)
         if declared.is_processing_time:
             raise SqlError(
-                f'"{table.name}" has the processing time in "{column.name}", and a query writes into it: its rows have no '
-                "epoch of their own. Leave the column out.",
+                f'"{table.name}" has the processing time in "{column.name}" and no primary key, and the query retracts rows: '
+                "nothing shows the time at which they came. Give the table a primary key, or leave the column out.",
                 code="NOT_OFFERED",
                 name=table.name,
             )
@@ -60,7 +72,7 @@ def read_with_writers(view: View, writers: Mapping[str, Sequence[View]], added: 
     """Return a query that reads what queries write into tables as well."""
     # `added` lists by table the columns that it got later; a selection without these goes before the union, so that what is
     # behind it is fed what it was fed before.
-    written = {source.name for source in view.plan().sources} & writers.keys()
+    written = {source.name for source in view.plan().sources} & writers.keys() if writers else set[str]()
     if not written:
         return view
     done: dict[int, Node] = {}

@@ -118,19 +118,12 @@ class Table:
     @cached_property
     def rows(self) -> View:
         """Return its rows, for the fluent API: one source, however often it is requested."""
-        return self._view(hides=tuple(self.hidden.names))
-
-    def kept(self) -> View:
-        """Return its rows with their hidden columns, for what keeps them and feeds them to other queries later."""
-        return self._view(hides=())
-
-    def _view(self, hides: tuple[str, ...]) -> View:
         watermark = None if self.watermark is None else (self.watermark[0], f"{self.watermark[1]} microseconds")
         if self.mode == "append":
             return appends(self.name, self.schema, keys=self.primary_key, watermark=watermark)
         if self.delta_column is not None and not self.primary_key:
             return changes(self.name, self.schema, weight_column=self.delta_column, watermark=watermark)
-        deletes = None
+        deletes, hides = None, tuple(self.hidden.names)
         if self.delta_column is not None:
             from zset_join.expressions import col
 

@@ -9,27 +9,33 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from zset_join.core.errors import SqlError
+from zset_join.core.relation import Relation
 from zset_join.plan.tree import Operate
 from zset_join.query.reading import Reading
+from zset_join.runners.local.contents import repeated
 from zset_join.runners.local.pipeline import Pipeline
 from zset_join.runners.local.prepared import PreparedEpoch
 from zset_join.sql.tables.bound import BoundQuery
 from zset_join.sql.tables.catalog import Table
 from zset_join.sql.tables.settings import idle_timeout
-from zset_join.sql.tables.view_groups import GroupView
 from zset_join.stages.aggregate import AggregateRequest
 from zset_join.zset import ZSet
+from zset_join.zset.protocol import NextDue
 
 if TYPE_CHECKING:
     from zset_join.console import Console
 
-__all__ = ["Message", "Query", "QueryChange", "QueryRunner", "Running", "TableOutput", "changelog_table"]
+__all__ = [
+    "Message", "Query", "QueryChange", "QueryRunner", "QueryView", "Running", "SessionPipeline", "TableOutput",
+    "changelog_table",
+]  # fmt: skip
 
 _KEPT_EPOCHS = 1000
 DELTA = "_tp_delta"
@@ -137,6 +143,83 @@ class Query:
         return self.session.snapshot(self)
 
 
+class SessionPipeline:
+    """The pipeline of a session, as its queries see it: it is another object when the session has its first settings."""
+
+    pipeline: Pipeline[dict[str, ZSet]]
+
+
+class QueryView:
+    """Show one query of a session as a pipeline of its own would be."""
+
+    def __init__(self, shared: SessionPipeline, name: str, schema: pa.Schema, *, is_paused: bool) -> None:
+        self._shared = shared
+        self.progress: Mapping[str, Any] = {}
+        self.schema = schema
+        self._name = name
+        self._is_paused = is_paused
+
+    @property
+    def whole(self) -> Pipeline[dict[str, ZSet]]:
+        return self._shared.pipeline
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Return the names of its sources; while it is paused, none."""
+        if self._is_paused:
+            return ()
+        plan = self.whole.plan
+        feeds = [feed for number in plan.stages_of(self._name) for given in plan.nodes[number].feeds for feed in given]
+        read = {feed.origin for feed in (*feeds, *plan.view(self._name).feeds)}
+        return tuple(source.name for source in plan.sources if source.name in read)
+
+    @property
+    def readings(self) -> Mapping[str, Reading]:
+        return {name: self.whole.readings[name] for name in self.sources}
+
+    @property
+    def epoch(self) -> int:
+        """Return the number of the next epoch of the pipeline."""
+        return self.whole.epoch
+
+    @property
+    def dead_letters(self) -> pa.Table:
+        """Return its own, and those of no query, among the dead letters of the last epoch."""
+        letters = self.whole.dead_letters
+        texts = letters.column("reason").to_pylist() if letters.num_rows else []
+        is_own = [not str(text).startswith('query "') or str(text).startswith(f'query "{self._name}":') for text in texts]
+        return letters.filter(pa.array(is_own, pa.bool_()))
+
+    def view(self) -> pa.Table:
+        return repeated(self.contents(), self.schema)
+
+    def seen(self) -> Callable[[], pa.Table]:
+        """Return a reader of the present contents; usable from any thread, unaffected by later changes."""
+        return partial(self.whole.snapshot().table, self._name)
+
+    def contents(self) -> ZSet:
+        return self.whole.contents(self._name)
+
+    def took(self) -> None:
+        """Note the counts of an epoch that the pipeline has taken."""
+        counts = self.whole.progress
+        if not counts:  # the first views are present before the first epoch
+            return
+        own, read = counts.get("views", {}).get(self._name, {}), self.sources
+        self.progress = {**counts, **own, "rows": {name: rows for name, rows in counts.get("rows", {}).items() if name in read}}
+
+    def next_due(self) -> NextDue:
+        """Return when the pipeline has rows to emit though no row arrives."""
+        return self.whole.next_due()
+
+    def verify(self) -> Any:
+        return self.whole.verify(view=self._name)
+
+    def explain_row(self, row: Mapping[str, Any], *, most_changes: int = 100) -> Any:
+        """Return which changes made the rows with given values, and which unmade them."""
+        return self.whole.explain_row(row, view=self._name, most_changes=most_changes)
+
+
 class TableOutput(Protocol):
     """Writer of the deltas of a query into a table of the session."""
 
@@ -162,23 +245,30 @@ class Running:
     Args:
         name: its name.
         query: the query.
-        pipeline: of this query alone, or a view of a shared one.
+        pipeline: its view among those of the session's pipeline.
         output: called with every delta, or None.
         writer: writes its deltas into a table of the session; None where it writes elsewhere, or nowhere.
 
     Attributes:
-        is_paused: whether it receives no changes until RESUME.
-        since: in a directory, the epoch at which it came, where its tables had rows.
+        since: the epoch at which it came, where its tables had rows.
+        held: while it is paused, the source that has its place in the pipeline.
+        is_restored: it was present when the session was opened, and nobody has started it again.
     """
 
     name: str
     query: Query
-    pipeline: Pipeline | GroupView
+    pipeline: QueryView
     output: Callable[[ZSet], None] | None = None
     writer: TableOutput | None = None
     deltas: deque[ZSet] = field(default_factory=lambda: deque(maxlen=_KEPT_EPOCHS))
-    is_paused: bool = False
     since: int = 0
+    held: Relation | None = None
+    is_restored: bool = False
+
+    @property
+    def is_paused(self) -> bool:
+        """Return whether it receives no changes until RESUME."""
+        return self.held is not None
 
     @property
     def writes(self) -> str | None:
@@ -192,16 +282,12 @@ class Running:
 
     @property
     def whole(self) -> Pipeline[Any]:
-        """Return the pipeline that answers it, perhaps among others."""
-        return self.pipeline.whole if isinstance(self.pipeline, GroupView) else self.pipeline
-
-    def seen(self) -> Callable[[], pa.Table]:
-        """Return a reader of the present contents; usable from any thread, unaffected by later changes."""
-        return self.pipeline.seen() if isinstance(self.pipeline, GroupView) else self.pipeline.snapshot().table
+        """Return the pipeline that answers it among others."""
+        return self.pipeline.whole
 
     def answer_in(self, prepared: PreparedEpoch) -> ZSet:
         """Return its own answer of an epoch of that pipeline."""
-        return self.pipeline.answer_of(prepared.answers) if isinstance(self.pipeline, GroupView) else prepared.delta
+        return prepared.answers[self.name]
 
     @property
     def retracts(self) -> bool:

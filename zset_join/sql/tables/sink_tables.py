@@ -14,7 +14,6 @@ from __future__ import annotations
 import pyarrow as pa
 
 from zset_join.connectors import WrittenTable, sink_of_table, tables
-from zset_join.core.errors import SinkError
 from zset_join.core.relation import Relation
 from zset_join.sinks.sink import Sink
 from zset_join.sql.tables.catalog import Table
@@ -44,19 +43,6 @@ class SinkWriter:
         self._key = key
         self._query_id = query_id
         self._epoch = 0
-
-    def begin(self) -> None:
-        """Open the sink for a query that runs in this process."""
-        self.sink.open(self._relation, self._query_id)
-        last = self.sink.last_epoch()
-        if last is not None:
-            self.sink.close()
-            raise SinkError(
-                f'"{self.table_name}" has epochs up to {last}, and this session begins at 0, in memory. Name a new topic, '
-                "directory or table.",
-                code="SINK_EPOCH_GAP",
-                last_epoch=last,
-            )
 
     def begin_once(self) -> bool:
         """Open the sink for the one epoch of a statement; return whether it is still to be written."""

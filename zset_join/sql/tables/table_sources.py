@@ -47,17 +47,11 @@ from zset_join.sql_expressions.scalars import ScalarBinder
 from zset_join.storage import local
 from zset_join.zset import ZSet
 
-__all__ = ["DecodingCatalog", "GeneratedRows", "TableSource", "decoded_rows", "has_source", "recorded_rows", "source_of"]
+__all__ = ["DecodingCatalog", "GeneratedRows", "TableSource", "decoded_rows", "recorded_rows", "source_of"]
 
-_CONNECTORS = ("datagen", "filesystem", "kafka", "upsert-kafka")
 _SETTLED_SECONDS = 2.0
 """A directory that was changed a moment ago is listed again: its time counts in steps in which a second file may come."""
 Completed = Callable[[Table, pa.Table], pa.Table]
-
-
-def has_source(table: Table) -> bool:
-    """Return whether a connector gives the rows of a table, instead of INSERT."""
-    return table.word != "SINK" and table.options.get("connector") in _CONNECTORS
 
 
 def source_of(

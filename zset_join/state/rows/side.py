@@ -752,8 +752,8 @@ def shared_sides(operator: object) -> Sequence[SideState]:
     return found
 
 
-def hold_once(sides: Sequence[SideState], *, writer: SideState | None = None) -> None:
-    """Let sides that were fed the same hold it once, as far as they can; `writer` then writes what it holds."""
+def hold_once(sides: Sequence[SideState]) -> None:
+    """Let sides that were fed the same hold it once, as far as they can."""
     owners = list({id(one): one for one in (side.writer for side in sides)}.values())
     while owners:
         chosen = max(owners, key=lambda one: (any(side._needs for side in (one, *one._followers)), len(one._followers)))
@@ -761,8 +761,6 @@ def hold_once(sides: Sequence[SideState], *, writer: SideState | None = None) ->
         for one in following:
             one.follow(chosen)
         owners = [one for one in owners if one is not chosen and one not in following]
-    if writer is not None and writer._owner is not None:
-        writer._owner.promote(writer)
 
 
 def _fingerprint(relation: Relation, layout: RowLayout, *more: object) -> int:

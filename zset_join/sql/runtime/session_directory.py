@@ -2,27 +2,79 @@
 
 shop/session.lock                           held as long as the session is open
 shop/session.json                           how the directory is laid out
+shop/catalog/000000000007.json              the statements that made the present content
+shop/pipeline/                              one pipeline: the rows of tables, the queries, what sources were read
+shop/read/                                  names of files that were read
+shop/once/                                  under which id a statement wrote outside
 """
 
 from __future__ import annotations
 
 import shlex
+import uuid
 from pathlib import Path
 
 from zset_join.checkpoint.reading import changed_plan_of, read_committed
 from zset_join.core.errors import OptionError, StateError
+from zset_join.sql.runtime.declarations import Declarations
+from zset_join.sql.tables.file_names import file_name
 from zset_join.storage import local
 from zset_join.storage.local import FileLock
 from zset_join.storage.sealed import UnknownFormatError, seal, unseal
 
-__all__ = ["claim_directory", "declarations_named"]
+__all__ = ["SessionDirectory"]
 
 _LAYOUT = "session.json"
 _LOCK = "session.lock"
 
 
-def claim_directory(directory: Path, layout: int) -> FileLock:
-    """Take a directory for a session, and make it where it is missing."""
+class SessionDirectory:
+    """Hold the directory of a session, and make it where it is missing.
+
+    Args:
+        place: of the directory.
+        layout: 4: one pipeline; 5: one whose files and topics Spark reads.
+
+    Raises:
+        OptionError: it cannot be made.
+        StateError: another session has it, or its layout is another one.
+    """
+
+    def __init__(self, place: str | Path, layout: int) -> None:
+        self.path = Path(place).absolute()
+        self.pipeline, self.read = self.path / "pipeline", self.path / "read"
+        self._lock = _locked(self.path)
+        try:
+            _check_layout(self.path, layout)
+        except BaseException:
+            self._lock.release()
+            raise
+        self.declarations = Declarations(self.path / "catalog")
+
+    def declarations_named(self) -> int | None:
+        """Return the number of the declarations that the pipeline's last record names; None where there is none."""
+        committed = read_committed(str(self.pipeline))
+        if committed is None or committed.last is None:
+            return None
+        changed = changed_plan_of(committed.files.folder, committed.last)
+        return None if changed is None or changed.note is None else int(changed.note["catalog"])
+
+    def writer_id(self, statement: str) -> str:
+        """Return under which id a statement writes outside, the same whenever it runs."""
+        place = self.path / "once" / file_name(statement)
+        known = local.read_bytes(place)
+        if known is None:
+            known = str(uuid.uuid4()).encode()
+            local.make_directories(place.parent)
+            local.write_atomic(place, known)
+        return known.decode()
+
+    def release(self) -> None:
+        """Let other sessions have it."""
+        self._lock.release()
+
+
+def _locked(directory: Path) -> FileLock:
     try:
         local.make_directories(directory)
         lock = local.lock_file(directory / _LOCK)
@@ -39,11 +91,6 @@ def claim_directory(directory: Path, layout: int) -> FileLock:
             code="DIRECTORY_IN_USE",
             directory=str(directory),
         )
-    try:
-        _check_layout(directory, layout)
-    except BaseException:
-        lock.release()
-        raise
     return lock
 
 
@@ -69,12 +116,3 @@ def _check_layout(directory: Path, layout: int) -> None:
             code="DAMAGED_FILE",
             file=str(directory / _LAYOUT),
         ) from error
-
-
-def declarations_named(pipeline: Path) -> int | None:
-    """Return the number of the declarations that the pipeline's last record names; None where there is none."""
-    committed = read_committed(str(pipeline))
-    if committed is None or committed.last is None:
-        return None
-    changed = changed_plan_of(committed.files.folder, committed.last)
-    return None if changed is None or changed.note is None else int(changed.note["catalog"])
