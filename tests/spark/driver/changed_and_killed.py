@@ -14,7 +14,6 @@ from pyspark.sql import SparkSession
 
 from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.runners.spark.api.writer import JoinStreamWriter
-from zset_join.runners.spark.epoch.outputs import ChangelogOutput
 from zset_join.sinks.parquet_changelog import ParquetChangelogSink
 from zset_join.spark import JoinQuery, changes, local_session
 from zset_join.spark import functions as F  # noqa: N812 - PySpark's own habit
@@ -26,7 +25,7 @@ MOMENTS: dict[tuple[str, str], tuple[Any, str, bool]] = {
     ("driver", "before-start"): (JoinStreamWriter, "start_behind_change", True),
     ("executors", "before-record"): (Checkpoint, "commit_change", True),
     ("executors", "behind-record"): (Checkpoint, "commit_change", False),
-    ("executors", "between-outputs"): (ChangelogOutput, "publish", True),
+    ("executors", "between-outputs"): (ParquetChangelogSink, "write", True),
 }
 """What ends the process, by where epochs run: a call of a class, before it begins or once it is done."""
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from zset_join.core.errors import StateError
+from zset_join.runners.local import undoing
 from zset_join.runners.spark.driver import changing_executors
 from zset_join.runners.spark.driver.changing_executors import evolve_executors, undo_executors
 
@@ -40,7 +41,7 @@ def _runner(**changed: Any) -> Any:
 
 def test_an_undo_that_waits_for_an_epoch_does_not_narrow_the_columns_of_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     widened: Any = SimpleNamespace(source="orders", dropped=(), is_widened=True, renamed={})
-    monkeypatch.setattr(changing_executors, "columns_of_change", lambda _: (widened,))
+    monkeypatch.setattr(undoing, "columns_of_change", lambda _: (widened,))
     runner = _runner()
     runner.lock = _Awaited(runner.checkpoint)
 
@@ -57,14 +58,13 @@ def test_a_query_has_ended_where_something_fails_behind_the_commit_of_its_change
 
         @contextmanager
         def built(self, *_: Any, **__: Any) -> Iterator[Any]:
-            yield SimpleNamespace(evolution=SimpleNamespace(diff=dict))
+            yield SimpleNamespace(commit=committed)
             raise OSError("the lease cannot be removed")
 
     def committed(*_: Any, **__: Any) -> None:
         runner.checkpoint.last = SimpleNamespace(epoch=6)
 
     monkeypatch.setattr(changing_executors, "ChangedCheckpoint", Changed)
-    monkeypatch.setattr(changing_executors, "_commit", committed)
 
     with pytest.raises(OSError, match="the lease"):
         evolve_executors(runner, None, runner)  # type: ignore[arg-type]  # nothing is read of them

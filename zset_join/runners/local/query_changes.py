@@ -38,7 +38,7 @@ from zset_join.runners.local.undoing import (
     columns_of_change,
     nothing_to_undo,
     query_before,
-    words_back,
+    terms_back,
 )
 from zset_join.sinks.sink import Sink
 from zset_join.zset import ZSet
@@ -212,9 +212,8 @@ class QueryChanges(Snapshots):
         ('dropped', ('orders',))
         """
         before = self._query_before()
-        words = words_back(before.columns, is_at_once=self.epoch == before.epoch + 1)
-        view: Query = before.query if before.views is None else before.views
-        return self.evolve_with(view, ChangeTerms(words=words), outputs, new_table)
+        terms = terms_back(before.columns, is_at_once=self.epoch == before.epoch + 1)
+        return self.evolve_with(before.query if before.views is None else before.views, terms, outputs, new_table)
 
     def _query_before(self) -> QueryBefore:
         """Return the query before the last change, which `undo` restores."""

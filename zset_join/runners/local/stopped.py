@@ -13,7 +13,8 @@ that either query cannot take are counted, and omitted from both.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,12 +22,9 @@ from typing import Any
 import pyarrow as pa
 
 from zset_join.checkpoint.reading import (
-    changed_plan_of,
     checkpoint_folder,
-    no_checkpoint,
     plan_before,
     query_plan,
-    read_committed,
     reads_start,
     stored_description,
 )
@@ -45,12 +43,9 @@ from zset_join.runners.local.place import Place, place_of
 from zset_join.runners.local.query_changes import Query
 from zset_join.runners.local.undoing import (
     UNDO_EPOCHS,
-    check_undo,
     checked_undo_epochs,
     columns_not_given,
-    columns_of_change,
-    nothing_to_undo,
-    words_back,
+    terms_of_undo,
 )
 from zset_join.stages.stage import StageOptions
 from zset_join.storage.folder import is_local
@@ -76,6 +71,23 @@ def evolve_directory(
     """
     if undo_epochs is not None:
         checked_undo_epochs(undo_epochs)
+    with _opened(directory, new_tables) as pipeline:
+        pipeline.undo_epochs = undo_epochs
+        return pipeline.evolve_with(view, terms)
+
+
+def undo_of_directory(directory: str | Path, *, new_tables: Collection[str] = ()) -> PlanDiff:
+    """Let a directory be one of the query before its last change: a change like any other, which a second undo restores."""
+    with _opened(directory, new_tables) as pipeline:
+        checkpoint = pipeline.directory.checkpoint
+        terms = terms_of_undo(checkpoint, pipeline.directory.location, "zset-join evolve")
+        assert checkpoint.last is not None  # noqa: S101 - it has changed behind an epoch
+        before = QueryPlan.from_json(plan_before(checkpoint.files.folder, checkpoint.last)["plan"])
+        return pipeline.evolve_with(_without_program(replace(before, state_names=())), terms)
+
+
+@contextmanager
+def _opened(directory: str | Path, new_tables: Collection[str]) -> Iterator[_StoppedPipeline]:
     location = _location(directory)
     _refuse_session(location)
     plan, described = query_plan(location), stored_description(location) or {}
@@ -83,15 +95,19 @@ def evolve_directory(
     with (
         tempfile.TemporaryDirectory(prefix="zset_join-") as temporary,
         _StoppedPipeline(
-            PlannedQuery(plan=plan, readings={}, has_several=len(plan.views) > 1),
+            _without_program(plan),
             _place(location, temporary),
             keep_view=described["keeps_view"],
             keep_inputs=described["keeps_inputs"],
             options=StageOptions(on_bad_input="quarantine"),
         ) as pipeline,
     ):
-        pipeline.new_tables, pipeline.undo_epochs = new_tables, undo_epochs
-        return pipeline.evolve_with(view, terms)
+        pipeline.new_tables = new_tables
+        yield pipeline
+
+
+def _without_program(plan: QueryPlan) -> PlannedQuery:
+    return PlannedQuery(plan=plan, readings={}, has_several=len(plan.views) > 1)
 
 
 class _StoppedPipeline(Pipeline[Any]):
@@ -125,26 +141,6 @@ class _StoppedPipeline(Pipeline[Any]):
             cancels=_undone_columns(directory, plan) - filled,
         )
         return super()._changed_durably(directory, opened, evolution, change, letters)
-
-
-def undo_of_directory(directory: str | Path, *, new_tables: Collection[str] = ()) -> PlanDiff:
-    """Let a directory be one of the query before its last change: a change like any other, which a second undo restores."""
-    location = _location(directory)
-    committed = read_committed(location)
-    last = None if committed is None else committed.last
-    if committed is None and stored_description(location) is None:
-        raise no_checkpoint(location)
-    if committed is None or last is None or last.plan is None:
-        raise nothing_to_undo(location, "zset-join evolve")
-    changed = changed_plan_of(committed.files.folder, last)
-    assert changed is not None  # noqa: S101 - its record names a plan
-    if not changed.changes:  # it came from the other mode, and the plan before is of that one
-        raise nothing_to_undo(location, "zset-join evolve")
-    check_undo(last.epoch + 1, changed.epoch, changed.undo_epochs)
-    plan = QueryPlan.from_json(plan_before(committed.files.folder, last)["plan"])
-    query = PlannedQuery(plan=replace(plan, state_names=()), readings={}, has_several=len(plan.views) > 1)
-    words = words_back(columns_of_change(changed), is_at_once=last.epoch == changed.epoch)
-    return evolve_directory(location, query, terms=ChangeTerms(words=words), new_tables=new_tables)
 
 
 def _undone_columns(place: PipelineDirectory, plan: QueryPlan) -> frozenset[str]:

@@ -12,7 +12,7 @@ from zset_join.checkpoint.changed_plans import note_given, was_given
 from zset_join.checkpoint.reading import plan_before
 from zset_join.core.errors import OptionError, StateError
 from zset_join.core.shown_values import counted
-from zset_join.evolution.changed_columns import ColumnChange, ColumnWords
+from zset_join.evolution.changed_columns import ChangeTerms, ColumnChange, ColumnWords
 from zset_join.evolution.same_lookups import with_lookups_of
 from zset_join.expressions.rows import named, rewritten
 from zset_join.lookup.secret import secrets_of
@@ -38,8 +38,9 @@ __all__ = [
     "note_columns_given",
     "nothing_to_undo",
     "query_before",
+    "terms_back",
+    "terms_of_undo",
     "void_epochs",
-    "words_back",
 ]
 
 UNDO_EPOCHS = 1000
@@ -65,6 +66,15 @@ def checked_undo_epochs(epochs: int) -> int:
             value=epochs,
         )
     return epochs
+
+
+def terms_of_undo(checkpoint: Checkpoint, where: str, by: str) -> ChangeTerms:
+    """Return the terms of the change back to the query before, or refuse it; `by` is what changes queries there."""
+    last, changed = checkpoint.last, checkpoint.changed
+    if last is None or changed is None or not changed.changes:  # without, it came from the other mode
+        raise nothing_to_undo(where, by)
+    check_undo(last.epoch + 1, changed.epoch, changed.undo_epochs)
+    return terms_back(columns_of_change(changed), is_at_once=last.epoch == changed.epoch)
 
 
 def check_undo(epoch: int, change: int, undo_epochs: int) -> None:
@@ -121,7 +131,7 @@ def columns_of_change(changed: ChangedPlan) -> tuple[ColumnChange, ...]:
     return tuple(ColumnChange.from_json(one) for one in changed.columns if one["epoch"] == changed.epoch)
 
 
-def words_back(changes: Sequence[ColumnChange], *, is_at_once: bool) -> ColumnWords:
+def terms_back(changes: Sequence[ColumnChange], *, is_at_once: bool) -> ChangeTerms:
     """Return the inverse of a change of source columns."""
     for change in changes:
         why = None
@@ -132,7 +142,7 @@ def words_back(changes: Sequence[ColumnChange], *, is_at_once: bool) -> ColumnWo
         if why is not None:
             raise _columns_gone(change.source, why)
     renamed = {one.source: {now: name for name, now in one.renamed.items()} for one in changes if one.renamed}
-    return ColumnWords(renamed=renamed, may_narrow=frozenset(one.source for one in changes))
+    return ChangeTerms(words=ColumnWords(renamed=renamed, may_narrow=frozenset(one.source for one in changes)))
 
 
 def _columns_gone(source: str, why: str) -> StateError:

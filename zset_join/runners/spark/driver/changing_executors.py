@@ -18,10 +18,7 @@ Limits: those of `executors_state`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
-
-import pyarrow as pa
 
 from zset_join.checkpoint.record import CommitRecord
 from zset_join.core.epoch_chain import ChainLink
@@ -30,10 +27,12 @@ from zset_join.evolution.changed_columns import NO_TERMS, ChangeTerms
 from zset_join.evolution.differences import PlanDiff
 from zset_join.query.several import PlannedQuery
 from zset_join.runners.local.evolving import Evolution
-from zset_join.runners.local.undoing import check_undo, columns_of_change, nothing_to_undo, words_back
-from zset_join.runners.spark.driver.executors_change import ChangedCheckpoint, ExecutorsChange, ExecutorsForm, planned_form
+from zset_join.runners.local.undoing import nothing_to_undo, terms_of_undo
+from zset_join.runners.spark.driver.executors_change import ChangedCheckpoint, ExecutorsForm, Given, planned_form
 from zset_join.runners.spark.driver.executors_state import ExecutorsState
+from zset_join.runners.spark.epoch.outputs import SelectiveOutput
 from zset_join.runners.spark.epoch.runner import EpochRunner
+from zset_join.zset import ZSet
 
 __all__ = ["evolve_executors", "undo_executors"]
 
@@ -49,45 +48,42 @@ def evolve_executors(
 ) -> PlanDiff:
     """Change a query between two epochs; its runner takes no epoch any more."""
     with runner.lock:
-        return _evolved(runner, query, after, is_given=is_given, terms=terms, gives_difference=gives_difference)
-
-
-def _evolved(
-    runner: EpochRunner,
-    query: PlannedQuery,
-    after: EpochRunner,
-    *,
-    is_given: bool = False,
-    terms: ChangeTerms,
-    gives_difference: bool,
-) -> PlanDiff:
-    checkpoint = runner.checkpoint
-    last = None if checkpoint is None else checkpoint.last
-    if checkpoint is None or last is None:
-        raise StateError(
-            "no epoch is committed yet, so there is nothing to change. Call evolve() once the query has answered an epoch.",
-            code="NOTHING_COMMITTED",
+        checkpoint = runner.checkpoint
+        last = None if checkpoint is None else checkpoint.last
+        if checkpoint is None or last is None:
+            raise StateError(
+                "no epoch is committed yet, so there is nothing to change. Call evolve() once the query has answered an epoch.",
+                code="NOTHING_COMMITTED",
+                location=runner.options.checkpoint_location,
+            )
+        changed = ChangedCheckpoint(
             location=runner.options.checkpoint_location,
+            checkpoint=checkpoint,
+            session=lambda: after.query.session,
+            undo_epochs=runner.options.undo_epochs,
         )
-    changed = ChangedCheckpoint(
-        location=runner.options.checkpoint_location,
-        checkpoint=checkpoint,
-        session=lambda: after.query.session,
-        undo_epochs=runner.options.undo_epochs,
-    )
 
-    def form(state: ExecutorsState, evolution: Evolution, stored: Mapping[str, Any]) -> ExecutorsForm:
-        return planned_form(after.query, after.described(stored), state, evolution)
+        def form(state: ExecutorsState, evolution: Evolution, stored: Mapping[str, Any]) -> ExecutorsForm:
+            return planned_form(after.query, after.described(stored), state, evolution)
 
-    try:
-        with changed.built(query, form, terms=terms) as change:
-            diff = change.evolution.diff()
-            _commit(runner, after, change, diff, is_given=is_given)
-    finally:
-        runner.has_ended = checkpoint.last is not last  # what fails behind the commit undoes nothing
-    if gives_difference:
-        _give_difference(runner, after, checkpoint.query_id)
-    return replace(diff, taken=last.epoch + 1)
+        def check_outputs(evolution: Evolution) -> None:
+            if is_given:
+                _check_new(after, checkpoint.query_id, last.epoch + 1)
+            elif evolution.begins(evolution.plan.view().name) or runner.relation.primary_key != after.relation.primary_key:
+                runner.output.check_altered(after.relation)
+
+        def check_rows(rows: ZSet) -> None:
+            if not is_given and isinstance(runner.output, SelectiveOutput) and rows.schema.names == runner.schema.names:
+                runner.output.check_change(last.epoch + 1, rows)
+
+        try:
+            with changed.built(query, form, terms=terms, check=check_outputs) as change:
+                diff = change.commit(Given.ALL_ROWS if is_given else Given.DIFFERENCE, check_rows=check_rows)
+        finally:
+            runner.has_ended = checkpoint.last is not last  # what fails behind the commit undoes nothing
+        if gives_difference:
+            _give_difference(runner, after, checkpoint.query_id)
+        return diff
 
 
 def _give_difference(runner: EpochRunner, after: EpochRunner, query_id: str) -> None:
@@ -106,10 +102,9 @@ def undo_executors(
     """Go back to the query before the last change; its runner takes no epoch any more."""
     with runner.lock:
         place, checkpoint = runner.options.checkpoint_location, runner.checkpoint
-        changed = None if checkpoint is None else checkpoint.changed
-        if checkpoint is None or checkpoint.last is None or changed is None or not changed.changes:
+        if checkpoint is None:
             raise nothing_to_undo(place, "evolve()")
-        check_undo(checkpoint.last.epoch + 1, changed.epoch, changed.undo_epochs)
+        terms = terms_of_undo(checkpoint, place, "evolve()")
         if before is None:
             raise OptionError(
                 f"the query in {place} was changed by another process, and on executors the program of the query before is "
@@ -118,36 +113,14 @@ def undo_executors(
                 code="NOT_FROM_HERE",
                 what="undo",
             )
-        words = words_back(columns_of_change(changed), is_at_once=checkpoint.last.epoch == changed.epoch)
-        return _evolved(runner, *before, terms=ChangeTerms(words=words), gives_difference=gives_difference)
+        return evolve_executors(runner, *before, terms=terms, gives_difference=gives_difference)
 
 
-def _commit(runner: EpochRunner, after: EpochRunner, change: ExecutorsChange, diff: PlanDiff, *, is_given: bool) -> None:
-    """Let the change count, unless an output refuses it."""
-    checkpoint, evolution = change.checkpoint, change.evolution
-    begins = evolution.begins(evolution.plan.view().name)
-    if not is_given and runner.relation.primary_key != after.relation.primary_key:
-        runner.output.check_altered(after.relation)
-    if not is_given and not begins:
-        name = evolution.plan.view().name
-        difference = diff.answers([name])[name]
-        parts = runner.output.parts.write(checkpoint.files, 0, change.tick, runner.schema, [_under(difference, runner.schema)])
-        record, changed = change.record(diff, parts)
-        checkpoint.commit_change(runner.checked_output(checkpoint, record), changed)
-        return
-    if is_given:
-        after.output.open(after.relation, checkpoint.query_id)
-        try:
-            link = ChainLink("", begins=True)
-            begin = CommitRecord(query_id=checkpoint.query_id, epoch=change.tick.epoch, processing_time_us=None, link=link)
-            after.output.lacking(begin)  # refuses outputs that have epochs: they would hold rows of before twice
-        finally:
-            after.output.close()
-    else:
-        runner.output.check_altered(after.relation)
-    parts = change.neutral_parts(diff, begins=is_given)
-    checkpoint.commit_change(*change.record(diff, parts, begins=is_given, alters=not is_given))
-
-
-def _under(rows: Any, schema: pa.Schema) -> Any:
-    return type(rows)(pa.RecordBatch.from_arrays(rows.rows.columns, schema=schema), rows.weights)
+def _check_new(after: EpochRunner, query_id: str, epoch: int) -> None:
+    """Refuse outputs of a new query that have epochs: they would hold rows of before twice."""
+    after.output.open(after.relation, query_id)
+    try:
+        link = ChainLink("", begins=True)
+        after.output.lacking(CommitRecord(query_id=query_id, epoch=epoch, processing_time_us=None, link=link))
+    finally:
+        after.output.close()

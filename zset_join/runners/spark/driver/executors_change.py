@@ -10,9 +10,10 @@ Disk: snapshots of what is built. One Spark job per stage that is built, where t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from zset_join.checkpoint.changed_plans import ChangedPlan
@@ -35,17 +36,18 @@ from zset_join.runners.local.undoing import void_epochs
 from zset_join.runners.spark.driver.executors_state import ExecutorsState, state_on_driver
 from zset_join.runners.spark.driver.moved_tables import MovedTables, StateTables, stages_by_name
 from zset_join.runners.spark.driver.timed_states import kept_dues, times_on_executors
-from zset_join.runners.spark.epoch.given_changes import NEUTRAL, neutral_parts
+from zset_join.runners.spark.epoch.given_changes import carried_parts, written_parts
 from zset_join.runners.spark.planning.mode_pairs import mode_pairs
 from zset_join.runners.spark.planning.placed_query import PlacedQuery
 from zset_join.runners.spark.tools.rescaling import rescaled_stage
 from zset_join.stages import Stage
+from zset_join.zset import ZSet
 from zset_join.zset.protocol import NOTHING_DUE, NextDue, due_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["ChangedCheckpoint", "ExecutorsChange", "ExecutorsForm", "FormOf", "form_before", "planned_form"]
+__all__ = ["ChangedCheckpoint", "ExecutorsChange", "ExecutorsForm", "FormOf", "Given", "form_before", "planned_form"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +102,14 @@ def form_before(changed: ChangedPlan) -> ExecutorsForm | None:
     return ExecutorsForm(description=written["description"], plan=written["plan"], on_driver=on_driver)
 
 
+class Given(Enum):
+    """What outputs are given of a change."""
+
+    DIFFERENCE = "difference"  # they continue; columns may come behind those that they have
+    ALL_ROWS = "all rows"  # they are new
+    NOTHING = "nothing"  # the change takes back columns that no output has been given
+
+
 @dataclass(frozen=True, kw_only=True)
 class ExecutorsChange:
     """Writer of a change."""
@@ -122,35 +132,28 @@ class ExecutorsChange:
         assert last is not None  # noqa: S101 - without an epoch there is nothing to change
         return last
 
-    def neutral_parts(self, diff: PlanDiff, *, begins: bool) -> list[PartEntry]:
-        """Write the difference, and all rows of the view where outputs begin with it, so that any output can be given them."""
-        name = self.evolution.plan.view().name
-        rows = self.evolution.rows_after(name) if begins else None
-        return neutral_parts(self.checkpoint.files, self.tick, diff.answers([name])[name], rows)
-
-    def record(
-        self,
-        diff: PlanDiff,
-        parts: Sequence[PartEntry],
-        *,
-        unseen: tuple[int, ...] = (),
-        begins: bool = False,
-        alters: bool = False,
-        cancels: Collection[str] = (),
-    ) -> tuple[CommitRecord, ChangedPlan]:
-        """Write the snapshots; return the record that makes them true, and the plan that it names."""
+    def commit(
+        self, given: Given, *, unseen: tuple[int, ...] = (), check_rows: Callable[[ZSet], None] = lambda _: None
+    ) -> PlanDiff:
+        """Let the change count: its snapshots and what outputs are given are written, then the record that names them."""
         checkpoint, tick, known = self.checkpoint, self.tick, self.checkpoint.changed
         view = self.evolution.plan.view().name
+        diff = self.evolution.diff()
         answer = diff.answers([view])[view]
-        altered = (view,) if alters and self.evolution.adds_columns(view) else ()
+        check_rows(answer)
+        altered = (view,) if given is not Given.ALL_ROWS and self.evolution.adds_columns(view) else ()
         histories, dues = self._histories()
+        parts: list[PartEntry] = []
+        if given is not Given.NOTHING:
+            rows = self.evolution.rows_after(view) if given is Given.ALL_ROWS else None
+            parts += written_parts(checkpoint.files, tick, answer, rows)
         record = CommitRecord(
             query_id=checkpoint.query_id,
             epoch=tick.epoch,
             processing_time_us=tick.processing_time_us,
             histories=histories,
             dues=dues,
-            parts=tuple(parts),
+            parts=(*parts, *(carried_parts(checkpoint) if unseen else ())),
             progress={
                 "epoch": tick.epoch,
                 "rows_in": {},
@@ -171,15 +174,16 @@ class ExecutorsChange:
             description=self.after.description,
             plan=self.after.plan,
             sources=tuple(self.after.plan["plan"]["sources"]),
-            begins=(view,) if begins else altered,
+            begins=(view,) if given is Given.ALL_ROWS else altered,
             altered=altered,
             unseen=unseen,
-            void=void_epochs(self.checkpoint, cancels, self.tick.epoch) if unseen else {},
+            void=void_epochs(checkpoint, (view,) if given is Given.NOTHING else (), tick.epoch) if unseen else {},
             undo_epochs=self.undo_epochs,
             columns=self._columns(),
-            note={NEUTRAL: begins or alters, "on_driver": asdict(self.after.on_driver), "before": self.before.to_json()},
+            note={"on_driver": asdict(self.after.on_driver), "before": self.before.to_json()},
         )
-        return record, changed
+        checkpoint.commit_change(record, changed)
+        return replace(diff, taken=tick.epoch)
 
     def _columns(self) -> tuple[Mapping[str, Any], ...]:
         """Return how columns of streams have changed, those of this change last."""

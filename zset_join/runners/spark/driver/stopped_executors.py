@@ -28,16 +28,21 @@ from zset_join.query.several import PlannedQuery
 from zset_join.runners.local.evolving import Evolution
 from zset_join.runners.local.undoing import (
     UNDO_EPOCHS,
-    check_undo,
     checked_undo_epochs,
     columns_not_given,
-    columns_of_change,
     nothing_to_undo,
-    words_back,
+    terms_of_undo,
 )
-from zset_join.runners.spark.driver.executors_change import ChangedCheckpoint, ExecutorsForm, FormOf, form_before, planned_form
+from zset_join.runners.spark.driver.executors_change import (
+    ChangedCheckpoint,
+    ExecutorsForm,
+    FormOf,
+    Given,
+    form_before,
+    planned_form,
+)
 from zset_join.runners.spark.driver.executors_state import ExecutorsState
-from zset_join.runners.spark.epoch.given_changes import carried_parts, unseen_epochs
+from zset_join.runners.spark.epoch.given_changes import unseen_epochs
 from zset_join.runners.spark.epoch.offsets import is_completed
 from zset_join.runners.spark.planning.described_query import described_query, names_of_streams
 from zset_join.runners.spark.planning.placed_query import PlacedQuery
@@ -90,26 +95,24 @@ def evolve_stopped_executors(
             session=lambda: placed.session,
             undo_epochs=kept if undo_epochs is None else undo_epochs,
         )
-        return _changed(changed, query, form, begins=bool(new_tables), terms=terms)
+        return _changed(changed, query, form, Given.ALL_ROWS if new_tables else Given.DIFFERENCE, terms)
 
 
 @progress_line("changing the query")
 def undo_stopped_executors(location: str, session: Callable[[], SparkSession], *, new_tables: Collection[str] = ()) -> PlanDiff:
     """Let the checkpoint of a stopped query on executors be one of the query before its last change."""
     with _claimed(location) as checkpoint:
-        changed = checkpoint.changed
-        before = None if changed is None or not changed.changes else form_before(changed)
+        terms, changed = terms_of_undo(checkpoint, location, "zset-join evolve"), checkpoint.changed
+        before = None if changed is None else form_before(changed)
         if changed is None or before is None or checkpoint.last is None:
             raise nothing_to_undo(location, "zset-join evolve")
-        check_undo(checkpoint.last.epoch + 1, changed.epoch, changed.undo_epochs)
         plan = replace(QueryPlan.from_json(before.on_driver.plan["plan"]), state_names=())
         query = PlannedQuery(plan=plan, readings={}, has_several=False)
         stopped = ChangedCheckpoint(location=location, checkpoint=checkpoint, session=session, undo_epochs=changed.undo_epochs)
-        words = words_back(columns_of_change(changed), is_at_once=checkpoint.last.epoch == changed.epoch)
-        cancels = () if new_tables else columns_not_given(checkpoint.files.folder, changed, checkpoint.last.epoch)
-        return _changed(
-            stopped, query, lambda *_: before, begins=bool(new_tables), terms=ChangeTerms(words=words), cancels=cancels
-        )
+        given = Given.ALL_ROWS if new_tables else Given.DIFFERENCE
+        if not new_tables and columns_not_given(checkpoint.files.folder, changed, checkpoint.last.epoch):
+            given = Given.NOTHING
+        return _changed(stopped, query, lambda *_: before, given, terms)
 
 
 @contextmanager
@@ -152,27 +155,12 @@ def _changes(changed: ChangedPlan | None) -> int:
     return 0 if changed is None else changed.changes
 
 
-def _changed(
-    changed: ChangedCheckpoint,
-    query: PlannedQuery,
-    form: FormOf,
-    *,
-    begins: bool,
-    terms: ChangeTerms,
-    cancels: Collection[str] = (),
-) -> PlanDiff:
+def _changed(changed: ChangedCheckpoint, query: PlannedQuery, form: FormOf, given: Given, terms: ChangeTerms) -> PlanDiff:
     """Build the changed stages and commit them; the next start passes the difference to the outputs."""
-    checkpoint = changed.checkpoint
-    unseen = unseen_epochs(checkpoint, changed.location)
-    check = None if begins or cancels else _check_columns_of_view
+    unseen = unseen_epochs(changed.checkpoint, changed.location)
+    check = _check_columns_of_view if given is Given.DIFFERENCE else None
     with changed.built(query, form, terms=terms, check=check) as change:
-        diff = change.evolution.diff()
-        parts = [] if cancels else change.neutral_parts(diff, begins=begins)
-        parts += carried_parts(checkpoint)
-        taken = checkpoint.commit_change(
-            *change.record(diff, parts, unseen=unseen, begins=begins, alters=not begins, cancels=cancels)
-        )
-    return replace(diff, taken=taken.epoch)
+        return change.commit(given, unseen=unseen)
 
 
 def _check_columns_of_view(evolution: Evolution) -> None:

@@ -1,9 +1,8 @@
 """The epochs in which the query changed, as outputs are given them by the start that follows.
 
-    parts of the newest record:   "change"            the difference: the command made the change, or columns came
+    parts of the newest record:   "change"            the difference
                                   "begin"             all rows, for outputs that begin with the change
                                   "earlier N ..."     those of epoch N, a change before the newest one
-                                  others              what a running query has written for its outputs
 
 The law: an output that is given these epochs in order, each unless it has it, holds what it would hold had it been there all
 along. Rows of before columns were added have NULL in these.
@@ -27,29 +26,25 @@ from zset_join.core.tick import Tick
 from zset_join.runners.spark.epoch.changed_batches import epoch_before
 from zset_join.zset import ZSet
 
-__all__ = ["NEUTRAL", "carried_parts", "given_changes", "neutral_parts", "unseen_epochs"]
+__all__ = ["carried_parts", "given_changes", "unseen_epochs", "written_parts"]
 
 MOST_UNSEEN = 8
 """How many changes outputs may lack."""
-NEUTRAL = "neutral"
-"""The field in the note of a change whose difference was written for any output."""
 _CHANGE, _BEGIN, _EARLIER = "change", "begin", "earlier"
 
 
 @dataclass(frozen=True, kw_only=True)
 class GivenChange:
     record: CommitRecord
-    is_neutral: bool
     adds_columns: bool
     schema: pa.Schema
 
     def rows(self, files: CheckpointFiles) -> ZSet:
-        """Return the rows for outputs, if its parts suit any output."""
         given = read_arrow_parts(files, self.record.parts)
         return ZSet.concat([_under(one, self.schema) for one in given], schema=self.schema)
 
 
-def neutral_parts(files: CheckpointFiles, tick: Tick, difference: ZSet, begins: ZSet | None) -> list[PartEntry]:
+def written_parts(files: CheckpointFiles, tick: Tick, difference: ZSet, begins: ZSet | None) -> list[PartEntry]:
     """Write a difference, and all rows where outputs begin with it, so that any output can be given them."""
     given = {_CHANGE: difference} | ({} if begins is None else {_BEGIN: begins})
     writer = ArrowParts(durable=True)
@@ -102,7 +97,7 @@ def given_changes(checkpoint: Checkpoint, schema: pa.Schema) -> Iterator[GivenCh
     void = {epoch for epochs in newest.void.values() for epoch in epochs}
     for record, changed in found[first:]:
         if record.epoch in void:
-            yield GivenChange(record=replace(record, parts=()), is_neutral=True, adds_columns=False, schema=schema)
+            yield GivenChange(record=replace(record, parts=()), adds_columns=False, schema=schema)
         else:
             yield _given(record, changed, schema)
 
@@ -115,11 +110,9 @@ def _begins(changed: ChangedPlan) -> bool:
 def _given(record: CommitRecord, changed: ChangedPlan, schema: pa.Schema) -> GivenChange:
     begins = _begins(changed)
     link = record.link if record.link is None or not begins else replace(record.link, begins=True)
-    is_neutral = bool((changed.note or {}).get(NEUTRAL))
     way = _BEGIN if begins else _CHANGE
-    parts = tuple(part for part in record.parts if part.way == way) if is_neutral else record.parts
-    record = replace(record, link=link, parts=parts)
-    return GivenChange(record=record, is_neutral=is_neutral, adds_columns=bool(changed.altered), schema=schema)
+    record = replace(record, link=link, parts=tuple(part for part in record.parts if part.way == way))
+    return GivenChange(record=record, adds_columns=bool(changed.altered), schema=schema)
 
 
 def _under(rows: ZSet, schema: pa.Schema) -> ZSet:

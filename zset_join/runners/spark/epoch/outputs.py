@@ -133,6 +133,10 @@ class SelectiveOutput(Output, Protocol):
         """Return the rows of an answered epoch that the output can never hold, by what `explain` calls it, or refuse them."""
         ...
 
+    def check_change(self, epoch: int, rows: ZSet) -> None:
+        """Refuse rows of a change of the query that the output can never hold, unless they are set aside."""
+        ...
+
     def unfit(self, rows: pa.RecordBatch) -> npt.NDArray[np.bool_]:
         """Return which rows of the view the output can never hold; it is open."""
         ...
@@ -144,6 +148,9 @@ class ChangesOfSinks:
     def check_altered(self: SinkBackedOutput, relation: Relation) -> None:
         check_sink_altered(self.sink, relation)
 
+    def check_change(self: SinkBackedOutput, epoch: int, rows: ZSet) -> None:
+        SinkEpochs(self.sink, quarantines=self.quarantines).put_aside(epoch, [rows])
+
     def give_change(
         self: SinkBackedOutput,
         session: SparkSession,  # noqa: ARG002 - for other outputs
@@ -151,7 +158,10 @@ class ChangesOfSinks:
         record: CommitRecord,
         rows: ZSet,
     ) -> dict[str, Rejected]:
-        return given_by_sink(self.sink, self.describe(), record, rows, quarantines=self.quarantines)
+        epochs = SinkEpochs(self.sink, quarantines=self.quarantines)
+        rejected = epochs.put_aside(record.epoch, [rows])
+        epochs.write(record.epoch, retractions_first(rows), record.link)
+        return {self.describe(): rejected} if len(rejected) else {}
 
 
 class SinkOutput(ChangesOfSinks):
@@ -373,14 +383,6 @@ def check_sink_altered(sink: Sink, relation: Relation) -> None:
             code="EVOLVE_OUTPUT",
         )
     sink.check_altered(relation)
-
-
-def given_by_sink(sink: Sink, name: str, record: CommitRecord, rows: ZSet, *, quarantines: bool) -> dict[str, Rejected]:
-    """Write an epoch without tasks; return the rows that were set aside, by the name of the output."""
-    epochs = SinkEpochs(sink, quarantines=quarantines)
-    rejected = epochs.put_aside(record.epoch, [rows])
-    epochs.write(record.epoch, retractions_first(rows), record.link)
-    return {name: rejected} if len(rejected) else {}
 
 
 def retractions_first(rows: ZSet) -> list[ZSet]:

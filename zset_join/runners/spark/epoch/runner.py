@@ -102,7 +102,7 @@ class EpochRunner:
         self.progress = ProgressLog()
         self._seconds_before: Mapping[str, float] = {}
         self.checkpoint: Checkpoint | None = None
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
         self.is_open = False
         self.owner: Ownership | None = None
         self._epoch: int | None = None
@@ -164,11 +164,7 @@ class EpochRunner:
         """Give outputs the difference of changes of the query that no batch has followed; functions, at every start."""
         for change in given_changes(checkpoint, self.schema):
             record, files = change.record, checkpoint.files
-            if self.output.has(record):
-                continue
-            if not change.is_neutral:
-                self.output.publish(self.query.session, files, record)
-            else:
+            if not self.output.has(record):
                 rejected = self.output.give_change(self.query.session, files, record, change.rows(files))
                 publish_dead_letters(self.dead_letters, self._letters(checkpoint, record.epoch, rejected))
 

@@ -136,6 +136,11 @@ class SeveralOutputs:
         for output in self._outputs:
             output.check_altered(relation)
 
+    def check_change(self, epoch: int, rows: ZSet) -> None:
+        for output in self._outputs:
+            if isinstance(output, SelectiveOutput):
+                output.check_change(epoch, rows)
+
     def give_change(
         self, session: SparkSession, files: CheckpointFiles, record: CommitRecord, rows: ZSet
     ) -> dict[str, Rejected]:
