@@ -217,7 +217,7 @@ def test_every_changed_byte_of_a_description_or_record_is_noticed(tmp_path: Path
 def test_a_newer_layout_is_refused_with_the_cure(tmp_path: Path, name: str) -> None:
     checkpoint = opened(tmp_path)
     checkpoint.commit(record(0))
-    path_of(checkpoint, name).write_bytes(b'{"format":9,"crc32":"00000000","body":{}}')
+    path_of(checkpoint, name).write_bytes(b'{"format":10,"crc32":"00000000","body":{}}')
 
     with pytest.raises(StateError, match="Rebuild the state from its sources: rm -r ") as refused:
         opened(tmp_path)

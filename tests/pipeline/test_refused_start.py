@@ -188,7 +188,6 @@ REFUSALS = {
 OTHERWISE = {
     "CHECKPOINT_IN_USE": "has a test of its own, below",
     "EVOLVE_OUTPUT": "raised by an evolution, not by a start",
-    "EVOLVE_UNSEEN": "raised by an evolution, not by a start",
     "VIEW_NAME": "of arguments alone; has a test among those of several views",
     "STORE_UNCONDITIONAL": "of a store's own answers; has a test among those of object stores",
     "OWNER_LOST": "the files are those of the driver that has taken over",

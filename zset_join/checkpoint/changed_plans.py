@@ -1,7 +1,7 @@
 """The plans that a query has changed to: one file each, under the digest of its bytes, which a commit record names.
 
     plans/<digest>.json         the description and the plan of the query from some epoch on
-    plans/<digest>.given        a start has given outputs columns that come with this plan, or was about to
+    plans/<digest>.given        outputs have the change to this plan, which was made without them
 
 The law: a plan counts from the epoch whose commit record names it, and as long as later records do; a file that no record names
 is that of a change that did not come true. So the record is the one file that makes plan and difference true together.
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,8 +49,7 @@ class ChangedPlan:
     begins: tuple[str, ...] = ()  # new views, whose outputs begin with this epoch
     filled: tuple[str, ...] = ()  # those of `begins` whose rows are parts of their own, not the answer of the epoch
     altered: tuple[str, ...] = ()  # views that get columns behind those they had: their outputs continue
-    unseen: tuple[int, ...] = ()  # epochs before it that outputs may lack; the record lists their parts
-    void: Mapping[str, Sequence[int]] = field(default_factory=dict)  # by view, epochs that outputs are given without rows
+    is_unseen: bool = False  # made without outputs: the next start gives it to them, and the epoch before where they lack it
     bare_view: str | None = None  # the view whose outputs the query's id alone owns; "": the only, unnamed one
     undo_epochs: int = 1000
     columns: tuple[Mapping[str, Any], ...] = ()  # changes of columns of sources, oldest first; `slot` is a place in `sources`
@@ -79,13 +78,13 @@ def read_changed_plan(folder: Folder, digest: str) -> ChangedPlan:
 
 
 def note_given(folder: Folder, digest: str) -> None:
-    """Write down that outputs are about to be given the columns that come with a plan."""
+    """Write down that outputs have the change to a plan, which was made without them."""
     if not was_given(folder, digest):
         folder.put_new(_given(digest), b"{}")
 
 
 def was_given(folder: Folder, digest: str) -> bool:
-    """Return whether outputs may have the columns that come with a plan."""
+    """Return whether outputs have the change to a plan, which was made without them."""
     return folder.size(_given(digest)) is not None
 
 

@@ -24,7 +24,7 @@ from zset_join.storage.folder import Folder, open_folder
 
 __all__ = ["CHECKPOINT_FORMAT", "CheckpointFiles", "FileEntry", "NewFile", "attempt_name"]
 
-CHECKPOINT_FORMAT = 8
+CHECKPOINT_FORMAT = 9
 """Of the query, its plans, commit records and rescalings; a checkpoint of another format is not read."""
 
 

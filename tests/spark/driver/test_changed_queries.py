@@ -35,6 +35,7 @@ def test_batches_go_on_behind_two_changes_and_a_batch_that_comes_again_is_not_ta
 
     differs = diff_of_checkpoint(checkpoint, after.writeStream.planned)
     evolve_directory(checkpoint, between.writeStream.planned)
+    run(between, sink, execution="driver")
     changed = evolve_directory(checkpoint, after.writeStream.planned)
     for path in (checkpoint / "commits").glob(f"*{batches - 1}*"):
         path.unlink()  # Spark runs the batch before the changes again

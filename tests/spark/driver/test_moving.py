@@ -221,6 +221,7 @@ def test_a_baseline_moves_with_the_rest_and_need_not_be_given_again(
     run(view(None), sink, execution="executors")
     for name, is_given in (("upper(name)", False), ("name", True), ("lower(name)", True), ("name", False)):
         evolve_wherever(location, view(old if is_given else None, name).writeStream)
+        run(view(None, name), sink, execution="executors")
     undo_wherever(location, lambda: spark)
     run(view(None, "lower(name)"), sink, execution="executors")
     assert sink.total() == {(8, "last", "ann"): 1}

@@ -30,7 +30,7 @@ from zset_join.checkpoint.reading import (
     reads_start,
 )
 from zset_join.checkpoint.record import BucketHistory, CommitRecord
-from zset_join.core.errors import OptionError, StateError
+from zset_join.core.errors import StateError
 from zset_join.core.progress_line import progress_line
 from zset_join.core.read_when_used import ReadWhenUsed
 from zset_join.core.tick import Tick
@@ -40,6 +40,7 @@ from zset_join.evolution.same_lookups import with_lookups_of
 from zset_join.plan.query_plan import PlanSource, QueryPlan
 from zset_join.query.several import PlannedQuery
 from zset_join.runners.local.contents import Contents
+from zset_join.runners.local.directory_plans import check_kept_here
 from zset_join.runners.local.directory_rows import load_inputs, view_folder, view_rows
 from zset_join.runners.local.evolving import Evolution, EvolutionStart
 from zset_join.runners.local.held_counts import HeldCounts
@@ -54,7 +55,6 @@ from zset_join.zset.protocol import DurableOperator
 
 __all__ = [
     "LeasedCheckpoint",
-    "check_kept_here",
     "check_streams",
     "diff_of_checkpoint",
     "evolution_to",
@@ -223,17 +223,6 @@ def _start_of(leased: LeasedCheckpoint) -> EvolutionStart:
         gone={} if changed is None else changed.gone,
         counts={} if record is None else record.progress.get("remembers", {}),
     )
-
-
-def check_kept_here(location: str, described: Mapping[str, Any]) -> None:
-    """Refuse a checkpoint whose state is not that of a pipeline."""
-    if "keeps_view" not in described:
-        raise OptionError(
-            f"{location} is the checkpoint of a query whose state lies in Spark's executors; it is not changed here. "
-            "Stop it and run zset-join evolve, or start its program and call query.evolve(view).",
-            code="NOT_FROM_HERE",
-            what="evolve",
-        )
 
 
 def check_streams(

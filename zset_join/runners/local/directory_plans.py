@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from zset_join.checkpoint.changed_plans import PLANS
 from zset_join.checkpoint.reading import checkpoint_folder, stored_plan
+from zset_join.core.errors import OptionError
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.runners.local.contents import Contents
 from zset_join.runners.local.place import Place, place_of
@@ -19,7 +20,15 @@ from zset_join.runners.local.watermarks import Watermarks
 from zset_join.stages.effect import CHANGEABLE
 from zset_join.zset import ZSet
 
-__all__ = ["DirectoryChange", "described_beside", "described_plan", "digest_of", "plan_of_directory", "written_plan"]
+__all__ = [
+    "DirectoryChange",
+    "check_kept_here",
+    "described_beside",
+    "described_plan",
+    "digest_of",
+    "plan_of_directory",
+    "written_plan",
+]
 
 
 _LINE = "line "
@@ -40,12 +49,22 @@ class DirectoryChange:
     undo_epochs: int
     note: Any = None
     is_without_outputs: bool = False  # the next start gives outputs the epoch, and those before it that they lack
-    cancels: frozenset[str] = frozenset()  # views that lose columns which no output has been given
 
 
 def described_beside(stored: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the description of a directory besides its plan, as stored."""
     return {key: value for key, value in (stored or {}).items() if not key.startswith(_LINE)}
+
+
+def check_kept_here(location: str, described: Mapping[str, Any]) -> None:
+    """Refuse a checkpoint whose state is not that of a pipeline."""
+    if "keeps_view" not in described:
+        raise OptionError(
+            f"{location} is the checkpoint of a query whose state lies in Spark's executors; it is not changed here. "
+            "Stop it and run zset-join evolve, or start its program and call query.evolve(view).",
+            code="NOT_FROM_HERE",
+            what="evolve",
+        )
 
 
 def plan_of_directory(directory: str | Path | Place, plan: QueryPlan, *, has_names: bool) -> QueryPlan:

@@ -52,7 +52,6 @@ from zset_join.runners.local.evolving import Evolution
 from zset_join.runners.local.history import InputHistory
 from zset_join.runners.local.place import Place, claimed, place_of
 from zset_join.runners.local.stage_states import held_sides
-from zset_join.runners.local.undoing import void_epochs
 from zset_join.runners.local.unfinished import closed_unread
 from zset_join.runners.local.watermarks import Watermarks
 from zset_join.stages.effect import Effects
@@ -65,9 +64,8 @@ from zset_join.zset.protocol import NOTHING_DUE, due_of
 
 __all__ = ["PipelineDirectory"]
 
-_MOST_UNSEEN = 8
 _BEGIN, _EARLIER = "begin", "earlier"
-"""What the parts of a record are called that hold all rows of a view, and answers of epochs before it."""
+"""What the parts of a record are called that hold all rows of a view, and answers of the epoch before it."""
 _GivenEpoch: TypeAlias = tuple[int, Mapping[str, ZSet], ChainLink | None, Mapping[str, ZSet]]
 _CURES: Mapping[EpochOutcome, str] = {
     "open": "give the pipeline the rows of this epoch again",
@@ -293,18 +291,15 @@ class PipelineDirectory:
         if self._history is not None:
             histories |= {key: there[key] for at in range(len(self._sources)) if (key := f"{input_folder(at)}/0") in there}
         known, self._plan, self._sources = self._sources, plan, sources
-        stay = {name: rows for name, rows in change.begins.items() if name not in change.cancels}
         try:
             self._log_inputs(histories, tick, evolution.origin.first_rows)
-            answers = {name: rows for name, rows in change.answers.items() if name not in change.cancels}
+            answers, begins = change.answers, change.begins
             parts = [part for name, delta in answers.items() for part in self._parts(tick, self._way(name), delta)]
-            filled = {name: rows for name, rows in stay.items() if rows is not answers[name]}
+            filled = {name: rows for name, rows in begins.items() if rows is not answers[name]}
             parts += [part for name, rows in filled.items() for part in self._parts(tick, f"{_BEGIN} {name}", rows)]
-            unseen = self._unseen(last) if change.is_without_outputs else ()
-            if unseen:
+            if change.is_without_outputs:
                 parts += [
-                    part if part.way.startswith(_EARLIER) else replace(part, way=f"{_EARLIER} {last.epoch} {part.way}")
-                    for part in last.parts
+                    replace(part, way=f"{_EARLIER} {part.way}") for part in last.parts if not part.way.startswith(_EARLIER)
                 ]
             changed = ChangedPlan(
                 epoch=tick.epoch,
@@ -313,11 +308,10 @@ class PipelineDirectory:
                 description=self._described(plan),
                 plan=written_plan(plan),
                 sources=tuple(source.to_json() for source in sources),
-                begins=tuple(sorted(stay)),
+                begins=tuple(sorted(begins)),
                 filled=tuple(sorted(filled)),
-                altered=tuple(name for name in sorted(stay) if evolution.adds_columns(name)),
-                unseen=unseen,
-                void=void_epochs(self.checkpoint, change.cancels, tick.epoch),
+                altered=tuple(name for name in sorted(begins) if evolution.adds_columns(name)),
+                is_unseen=change.is_without_outputs,
                 bare_view=change.bare_view,
                 undo_epochs=change.undo_epochs,
                 columns=(*(() if self.checkpoint.changed is None else self.checkpoint.changed.columns), *columns),
@@ -342,19 +336,6 @@ class PipelineDirectory:
         self.statistics = statistics
         self._go_over(change)
         return committed
-
-    def _unseen(self, last: CommitRecord) -> tuple[int, ...]:
-        """Return the epochs that outputs may lack, those of changes without outputs among them."""
-        changed = self.checkpoint.changed
-        unseen = (*(changed.unseen if changed is not None and changed.epoch == last.epoch else ()), last.epoch)
-        if len(unseen) > _MOST_UNSEEN:
-            raise StateError(
-                f"the query in {self.location} was changed {_MOST_UNSEEN} times since it last ran, and its outputs lack all "
-                "these changes. Start it once, so that they get them, and change it again.",
-                code="EVOLVE_UNSEEN",
-                epochs=unseen,
-            )
-        return unseen
 
     def change_at_once(self, change: DirectoryChange) -> None:
         """Change the query of a directory that no epoch has reached."""
@@ -396,59 +377,45 @@ class PipelineDirectory:
         return ReadWhenUsed((view.name for view in self._plan.views), partial(self._answer, record))
 
     def newest_answers(self, record: CommitRecord, newest_answer: Mapping[str, ZSet]) -> Iterator[_GivenEpoch]:
-        """Yield the epochs that outputs may lack, oldest first: those of changes made without them, and the newest one."""
-        # An output that is given these in order, each unless it has it, holds what it would hold had it been there all along.
-        # An epoch has all rows of the views whose outputs begin with it. A view that was absent then, or had columns that are
-        # there no more, is omitted; epochs in which it got columns and lost them again, without a start between, have no rows.
+        """Yield the epochs that outputs may lack: the one before a change that was made without them, and the newest one."""
+        # An epoch has all rows of the views whose outputs begin with it; the one before has none of views that begin later.
         if self.checkpoint.is_moved:
             return
-        newest, files = self.checkpoint.changed, self.checkpoint.files
-        newest = newest if newest is not None and newest.epoch == record.epoch else None
-        epochs = () if newest is None else newest.unseen
-        records = [read_record(files, epoch) for epoch in epochs]
-        found = [None if one is None else changed_plan_of(files.folder, one) for one in records]
-        changes = [
-            change if change is not None and change.epoch == at else None for change, at in zip(found, epochs, strict=True)
-        ]
-        begun = [frozenset(() if change is None else change.begins) for change in (*changes, newest)]
-        replaced = [frozenset(() if change is None else {*change.begins} - {*change.altered}) for change in (*changes, newest)]
-        void = {} if newest is None else newest.void
-        for at, (epoch, one) in enumerate(zip(epochs, records, strict=True)):
-            names = [view.name for view in self._plan.views if not any(view.name in later for later in replaced[at + 1 :])]
-            change, before = changes[at], f"{_EARLIER} {epoch} "
-            answers = {
-                name: ZSet.empty(self._plan.output_of(name).schema)
-                if epoch in void.get(name, ())
-                else self._read(record, name, (before, f"{before}{name}"))
-                for name in names
-            }
-            filled = () if change is None else change.filled
-            begins = {
-                name: self._read(record, name, (f"{before}{_BEGIN} {name}",)) if name in filled else answers[name]
-                for name in names
-                if name in begun[at] and epoch not in void.get(name, ())
-            }
-            yield epoch, answers, None if one is None else one.link, begins
-        filled = () if newest is None else newest.filled
-        begins = {
-            name: self._read(record, name, (f"{_BEGIN} {name}",)) if name in filled else newest_answer[name]
-            for name in begun[-1]
+        newest = self._change_in(record)
+        if newest is not None and newest.is_unseen:
+            before = read_record(self.checkpoint.files, record.epoch - 1)
+            later = {*newest.begins} - {*newest.altered}
+            names = [view.name for view in self._plan.views if view.name not in later]
+            answers = {name: self._read(record, name, (f"{_EARLIER} ", f"{_EARLIER} {name}")) for name in names}
+            begins = self._begins(record, self._change_in(before), answers, f"{_EARLIER} ")
+            yield record.epoch - 1, answers, None if before is None else before.link, begins
+        yield record.epoch, newest_answer, record.link, self._begins(record, newest, newest_answer)
+
+    def _change_in(self, record: CommitRecord | None) -> ChangedPlan | None:
+        """Return the change of the query that an epoch is."""
+        changed = None if record is None else changed_plan_of(self.checkpoint.files.folder, record)
+        return changed if record is not None and changed is not None and changed.epoch == record.epoch else None
+
+    def _begins(
+        self, record: CommitRecord, changed: ChangedPlan | None, answers: Mapping[str, ZSet], earlier: str = ""
+    ) -> dict[str, ZSet]:
+        """Return all rows of the views whose outputs begin with a change, of those that have an answer."""
+        return {
+            name: self._read(record, name, (f"{earlier}{_BEGIN} {name}",)) if name in changed.filled else answers[name]
+            for name in (() if changed is None else changed.begins)
+            if changed is not None and name in answers
         }
-        yield record.epoch, newest_answer, record.link, begins
 
     def altered_views(self) -> frozenset[str]:
         """Return the views whose outputs may lack columns: an epoch they may not have adds some, or none reached them."""
         record = self.last
         if record is None:
             return frozenset(view.name for view in self._plan.views)
-        newest, files = self.checkpoint.changed, self.checkpoint.files
-        if newest is None or newest.epoch != record.epoch:
+        newest = self._change_in(record)
+        if newest is None:
             return frozenset()
-        earlier = [read_record(files, epoch) for epoch in newest.unseen]
-        plans: list[ChangedPlan | None] = [newest, *(changed_plan_of(files.folder, one) for one in earlier if one is not None)]
-        return frozenset(
-            name for plan in plans if plan is not None for name in plan.altered if plan.epoch not in newest.void.get(name, ())
-        )
+        before = self._change_in(read_record(self.checkpoint.files, record.epoch - 1)) if newest.is_unseen else None
+        return frozenset({*newest.altered, *(() if before is None else before.altered)})
 
     def _answer(self, record: CommitRecord, view: str) -> ZSet:
         return self._read(record, view, (self._way(view),))

@@ -54,7 +54,7 @@ from zset_join.runners.local.saved import SavedState, load_state, save_state
 from zset_join.runners.local.stage_states import MemoryStates, StageStates, with_long_chunks
 from zset_join.runners.local.statistics import explained_budgets, explained_state, explained_threads, statistics_of
 from zset_join.runners.local.taking import RowTaking
-from zset_join.runners.local.undoing import UNDO_EPOCHS, checked_undo_epochs, note_columns_given
+from zset_join.runners.local.undoing import UNDO_EPOCHS, checked_undo_epochs, note_given_change
 from zset_join.runners.local.unfinished import epoch_gap, out_of_memory
 from zset_join.runners.local.watched import PublishedEpochs, open_pipeline_console
 from zset_join.runners.local.watermarks import Watermarks
@@ -494,10 +494,10 @@ class Pipeline(PipelineQuestions, QueryChanges, Generic[Answer]):
             self._processing_time_us = record.processing_time_us
             self._last = directory.answers(record)
             if self._outputs.is_any:
-                note_columns_given(directory.checkpoint)
                 for epoch, answers, link, begins in directory.newest_answers(record, self._last):
                     self._outputs.add(epoch, answers, link, begins)
                     self._outputs.settle()
+            note_given_change(directory.checkpoint)
         self._list_views(self._options)
         self._publish()
         if before_begin is not None:

@@ -25,6 +25,7 @@ from zset_join.checkpoint.reading import (
     checkpoint_folder,
     plan_before,
     query_plan,
+    read_committed,
     reads_start,
     stored_description,
 )
@@ -33,8 +34,8 @@ from zset_join.evolution.changed_columns import NO_TERMS, ChangeTerms
 from zset_join.evolution.differences import PlanDiff
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.query.several import PlannedQuery
-from zset_join.runners.local.checkpoint_diff import check_kept_here, evolution_to
-from zset_join.runners.local.directory_plans import DirectoryChange, described_beside
+from zset_join.runners.local.checkpoint_diff import evolution_to
+from zset_join.runners.local.directory_plans import DirectoryChange, check_kept_here, described_beside
 from zset_join.runners.local.durable import PipelineDirectory
 from zset_join.runners.local.durable_epoch import DurableEpoch
 from zset_join.runners.local.evolving import Evolution
@@ -44,7 +45,7 @@ from zset_join.runners.local.query_changes import Query
 from zset_join.runners.local.undoing import (
     UNDO_EPOCHS,
     checked_undo_epochs,
-    columns_not_given,
+    refuse_second_change,
     terms_of_undo,
 )
 from zset_join.stages.stage import StageOptions
@@ -92,6 +93,9 @@ def _opened(directory: str | Path, new_tables: Collection[str]) -> Iterator[_Sto
     _refuse_session(location)
     plan, described = query_plan(location), stored_description(location) or {}
     check_kept_here(location, described)
+    committed = read_committed(location)
+    if committed is not None:
+        refuse_second_change(committed.files.folder, committed.last, location)
     with (
         tempfile.TemporaryDirectory(prefix="zset_join-") as temporary,
         _StoppedPipeline(
@@ -138,23 +142,8 @@ class _StoppedPipeline(Pipeline[Any]):
             bare_view=known.bare_view if known is not None else "" if len(self.plan.views) == 1 else None,
             undo_epochs=kept if self.undo_epochs is None else self.undo_epochs,
             is_without_outputs=True,
-            cancels=_undone_columns(directory, plan) - filled,
         )
         return super()._changed_durably(directory, opened, evolution, change, letters)
-
-
-def _undone_columns(place: PipelineDirectory, plan: QueryPlan) -> frozenset[str]:
-    """Return the views of a new plan that lose the columns which the newest change has given them, and no output has."""
-    # There are none unless the plan is that of before: another one of the same columns has other rows, which outputs need.
-    last, changed, folder = place.last, place.checkpoint.changed, place.checkpoint.files.folder
-    names = () if last is None or changed is None else columns_not_given(folder, changed, last.epoch)
-    if last is None or not names:
-        return frozenset()
-    before = QueryPlan.from_json(plan_before(folder, last)["plan"])
-    if replace(before, state_names=()).to_json() != replace(plan, state_names=()).to_json():
-        return frozenset()
-    there = {view.name for view in plan.views}
-    return frozenset(name for name in names if name in there)
 
 
 def _refuse_session(location: str) -> None:

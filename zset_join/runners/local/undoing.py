@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from zset_join.checkpoint.changed_plans import note_given, was_given
-from zset_join.checkpoint.reading import plan_before
+from zset_join.checkpoint.reading import changed_plan_of, plan_before
 from zset_join.core.errors import OptionError, StateError
 from zset_join.core.shown_values import counted
 from zset_join.evolution.changed_columns import ChangeTerms, ColumnChange, ColumnWords
@@ -25,6 +25,7 @@ from zset_join.stages.effect import has_effect
 if TYPE_CHECKING:
     from zset_join.checkpoint.changed_plans import ChangedPlan
     from zset_join.checkpoint.checkpoint import Checkpoint
+    from zset_join.checkpoint.record import CommitRecord
     from zset_join.storage.folder import Folder
 
 __all__ = [
@@ -33,14 +34,13 @@ __all__ = [
     "check_same_columns",
     "check_undo",
     "checked_undo_epochs",
-    "columns_not_given",
     "columns_of_change",
-    "note_columns_given",
+    "note_given_change",
     "nothing_to_undo",
     "query_before",
+    "refuse_second_change",
     "terms_back",
     "terms_of_undo",
-    "void_epochs",
 ]
 
 UNDO_EPOCHS = 1000
@@ -98,25 +98,24 @@ def check_same_columns(before: QueryPlan, after: QueryPlan) -> None:
             raise _columns_gone(source.name, "was made before the first epoch, when rows had no columns to keep")
 
 
-def void_epochs(checkpoint: Checkpoint, cancels: Collection[str], epoch: int) -> dict[str, tuple[int, ...]]:
-    """Return by view the epochs of changes that outputs are given without rows, once one more change is made without them."""
+def refuse_second_change(folder: Folder, last: CommitRecord | None, location: str) -> None:
+    """Refuse to change a stopped query once more whose outputs have not been given the last change."""
+    changed = None if last is None else changed_plan_of(folder, last)
+    if last is None or changed is None or changed.epoch != last.epoch or not changed.is_unseen:
+        return
+    if not was_given(folder, changed.digest):
+        raise StateError(
+            f"the query in {location} was changed since it last ran, and its outputs lack that change. Start it once, so that "
+            "they get it, stop it, and change it again.",
+            code="EVOLVE_UNSEEN",
+            epoch=last.epoch,
+        )
+
+
+def note_given_change(checkpoint: Checkpoint) -> None:
+    """Write down that outputs have the last change, where it was made without them."""
     last, changed = checkpoint.last, checkpoint.changed
-    if last is None or changed is None or changed.epoch != last.epoch:
-        return {}
-    known = {name: tuple(epochs) for name, epochs in changed.void.items()}
-    return known | {name: (*known.get(name, ()), last.epoch, epoch) for name in cancels}
-
-
-def columns_not_given(folder: Folder, changed: ChangedPlan, last: int) -> tuple[str, ...]:
-    """Return the views that the newest change has given columns which no output has: no start has followed."""
-    is_waiting = changed.epoch == last and changed.unseen and not was_given(folder, changed.digest)
-    return changed.altered if is_waiting else ()
-
-
-def note_columns_given(checkpoint: Checkpoint) -> None:
-    """Write down that a start is about to give outputs the columns that a change without outputs brought."""
-    last, changed = checkpoint.last, checkpoint.changed
-    if last is not None and changed is not None and changed.epoch == last.epoch and changed.altered and changed.unseen:
+    if last is not None and changed is not None and changed.epoch == last.epoch and changed.is_unseen:
         note_given(checkpoint.files.folder, changed.digest)
 
 

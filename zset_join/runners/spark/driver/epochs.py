@@ -425,8 +425,8 @@ def _completed_epoch(location: str) -> int | None:
         return None
     changed = changed_plan_of(committed.files.folder, last)
     batch = last.epoch - (0 if changed is None else changed.changes)
-    newest = changed.unseen[0] if changed is not None and changed.epoch == last.epoch and changed.unseen else last.epoch
-    return newest if is_completed(location, batch) else None
+    is_unseen = changed is not None and changed.epoch == last.epoch and changed.is_unseen
+    return last.epoch - is_unseen if is_completed(location, batch) else None
 
 
 def _at_rest(sink: Sink) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.checkpoint.files import attempt_name
 from zset_join.checkpoint.other_mode import OtherMode, StatePair, description_digest, other_mode_of
 from zset_join.checkpoint.reading import stored_description
-from zset_join.checkpoint.record import LATE_ROWS_TOTAL, BucketHistory, CommitRecord, PartEntry
+from zset_join.checkpoint.record import LATE_ROWS_TOTAL, BucketHistory, CommitRecord
 from zset_join.checkpoint.snapshot import write_snapshot
 from zset_join.core.errors import OptionError, StateError
 from zset_join.core.tick import Tick
@@ -32,11 +32,10 @@ from zset_join.runners.common.late_changes import late_change_counts
 from zset_join.runners.local.checkpoint_diff import leased_checkpoint
 from zset_join.runners.local.directory_plans import described_plan, written_plan
 from zset_join.runners.local.evolving import Evolution
-from zset_join.runners.local.undoing import void_epochs
 from zset_join.runners.spark.driver.executors_state import ExecutorsState, state_on_driver
 from zset_join.runners.spark.driver.moved_tables import MovedTables, StateTables, stages_by_name
 from zset_join.runners.spark.driver.timed_states import kept_dues, times_on_executors
-from zset_join.runners.spark.epoch.given_changes import carried_parts, written_parts
+from zset_join.runners.spark.epoch.changed_batches import written_parts
 from zset_join.runners.spark.planning.mode_pairs import mode_pairs
 from zset_join.runners.spark.planning.placed_query import PlacedQuery
 from zset_join.runners.spark.tools.rescaling import rescaled_stage
@@ -107,7 +106,6 @@ class Given(Enum):
 
     DIFFERENCE = "difference"  # they continue; columns may come behind those that they have
     ALL_ROWS = "all rows"  # they are new
-    NOTHING = "nothing"  # the change takes back columns that no output has been given
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,9 +130,7 @@ class ExecutorsChange:
         assert last is not None  # noqa: S101 - without an epoch there is nothing to change
         return last
 
-    def commit(
-        self, given: Given, *, unseen: tuple[int, ...] = (), check_rows: Callable[[ZSet], None] = lambda _: None
-    ) -> PlanDiff:
+    def commit(self, given: Given, *, check_rows: Callable[[ZSet], None] = lambda _: None) -> PlanDiff:
         """Let the change count: its snapshots and what outputs are given are written, then the record that names them."""
         checkpoint, tick, known = self.checkpoint, self.tick, self.checkpoint.changed
         view = self.evolution.plan.view().name
@@ -143,17 +139,14 @@ class ExecutorsChange:
         check_rows(answer)
         altered = (view,) if given is not Given.ALL_ROWS and self.evolution.adds_columns(view) else ()
         histories, dues = self._histories()
-        parts: list[PartEntry] = []
-        if given is not Given.NOTHING:
-            rows = self.evolution.rows_after(view) if given is Given.ALL_ROWS else None
-            parts += written_parts(checkpoint.files, tick, answer, rows)
+        rows = self.evolution.rows_after(view) if given is Given.ALL_ROWS else None
         record = CommitRecord(
             query_id=checkpoint.query_id,
             epoch=tick.epoch,
             processing_time_us=tick.processing_time_us,
             histories=histories,
             dues=dues,
-            parts=(*parts, *(carried_parts(checkpoint) if unseen else ())),
+            parts=tuple(written_parts(checkpoint.files, tick, answer, rows)),
             progress={
                 "epoch": tick.epoch,
                 "rows_in": {},
@@ -176,8 +169,7 @@ class ExecutorsChange:
             sources=tuple(self.after.plan["plan"]["sources"]),
             begins=(view,) if given is Given.ALL_ROWS else altered,
             altered=altered,
-            unseen=unseen,
-            void=void_epochs(checkpoint, (view,) if given is Given.NOTHING else (), tick.epoch) if unseen else {},
+            is_unseen=True,
             undo_epochs=self.undo_epochs,
             columns=self._columns(),
             note={"on_driver": asdict(self.after.on_driver), "before": self.before.to_json()},

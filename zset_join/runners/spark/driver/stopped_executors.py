@@ -29,8 +29,8 @@ from zset_join.runners.local.evolving import Evolution
 from zset_join.runners.local.undoing import (
     UNDO_EPOCHS,
     checked_undo_epochs,
-    columns_not_given,
     nothing_to_undo,
+    refuse_second_change,
     terms_of_undo,
 )
 from zset_join.runners.spark.driver.executors_change import (
@@ -42,7 +42,6 @@ from zset_join.runners.spark.driver.executors_change import (
     planned_form,
 )
 from zset_join.runners.spark.driver.executors_state import ExecutorsState
-from zset_join.runners.spark.epoch.given_changes import unseen_epochs
 from zset_join.runners.spark.epoch.offsets import is_completed
 from zset_join.runners.spark.planning.described_query import described_query, names_of_streams
 from zset_join.runners.spark.planning.placed_query import PlacedQuery
@@ -110,8 +109,6 @@ def undo_stopped_executors(location: str, session: Callable[[], SparkSession], *
         query = PlannedQuery(plan=plan, readings={}, has_several=False)
         stopped = ChangedCheckpoint(location=location, checkpoint=checkpoint, session=session, undo_epochs=changed.undo_epochs)
         given = Given.ALL_ROWS if new_tables else Given.DIFFERENCE
-        if not new_tables and columns_not_given(checkpoint.files.folder, changed, checkpoint.last.epoch):
-            given = Given.NOTHING
         return _changed(stopped, query, lambda *_: before, given, terms)
 
 
@@ -129,6 +126,7 @@ def _claimed(location: str) -> Iterator[Checkpoint]:
                 location, query_id=query_id, buckets=committed.buckets, description=description, owner=owner
             )
             _check_finished(location, checkpoint)
+            refuse_second_change(checkpoint.files.folder, checkpoint.last, location)
             yield checkpoint
     finally:
         owner.release()
@@ -157,10 +155,9 @@ def _changes(changed: ChangedPlan | None) -> int:
 
 def _changed(changed: ChangedCheckpoint, query: PlannedQuery, form: FormOf, given: Given, terms: ChangeTerms) -> PlanDiff:
     """Build the changed stages and commit them; the next start passes the difference to the outputs."""
-    unseen = unseen_epochs(changed.checkpoint, changed.location)
     check = _check_columns_of_view if given is Given.DIFFERENCE else None
     with changed.built(query, form, terms=terms, check=check) as change:
-        return change.commit(given, unseen=unseen)
+        return change.commit(given)
 
 
 def _check_columns_of_view(evolution: Evolution) -> None:

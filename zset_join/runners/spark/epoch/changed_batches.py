@@ -1,23 +1,35 @@
-"""Spark's batches of a query that was changed in place: every change takes an epoch, and none of Spark's batches.
+"""A query that was changed in place: every change takes an epoch, and none of Spark's batches.
+
+    parts of its record:   "change"   the difference
+                           "begin"    all rows, for outputs that begin with the change
 
 The law: batch N is epoch N + the changes before it. The batch before a change may come again behind it; it is not taken twice,
-and refused when it has other input.
+and refused when it has other input. On executors the start that follows gives outputs the change, unless they have it.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pyarrow as pa
+
+from zset_join.checkpoint.answer_parts import ArrowParts, read_arrow_parts
 from zset_join.checkpoint.changed_plans import CHANGED_TO, ChangedPlan
 from zset_join.checkpoint.checkpoint import Checkpoint
+from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.checkpoint.reading import START_OVER, read_record, record_name
+from zset_join.checkpoint.record import CommitRecord, PartEntry
 from zset_join.core.errors import StateError
+from zset_join.core.tick import Tick
+from zset_join.zset import ZSet
 
-__all__ = ["check_same_batch", "epoch_before", "has_ended"]
+__all__ = ["change_rows", "check_same_batch", "epoch_before", "given_change", "has_ended", "written_parts"]
+
+_CHANGE, _BEGIN = "change", "begin"
 
 
 def epoch_before(checkpoint: Checkpoint, changed: ChangedPlan) -> int:
     """Return the last epoch with input before the last change of the query."""
-    if changed.unseen:
-        return changed.unseen[0]
     epoch = changed.epoch - 1
     for _ in range(changed.changes - 1):  # changes that followed each other
         if checkpoint.files.folder.size(record_name(epoch)) is None:
@@ -51,4 +63,32 @@ def check_same_batch(checkpoint: Checkpoint, epoch: int, read: str | None) -> No
         f"input: Spark's own files beside it were rolled back. {START_OVER}",
         code="EPOCH_REPLANNED",
         epoch=epoch,
+    )
+
+
+def written_parts(files: CheckpointFiles, tick: Tick, difference: ZSet, begins: ZSet | None) -> list[PartEntry]:
+    """Write a difference, and all rows where outputs begin with it, so that any output can be given them."""
+    given = {_CHANGE: difference} | ({} if begins is None else {_BEGIN: begins})
+    writer = ArrowParts(durable=True)
+    return [replace(part, way=way) for way, rows in given.items() for part in writer.write(files, 0, tick, rows.schema, [rows])]
+
+
+def given_change(checkpoint: Checkpoint) -> CommitRecord | None:
+    """Return the record of a change that no batch has followed, with the parts that outputs are given; None where one has."""
+    last, changed = checkpoint.last, checkpoint.changed
+    if last is None or changed is None or changed.epoch != last.epoch:
+        return None
+    begins = bool({*changed.begins} - {*changed.altered})  # outputs of before do not continue
+    link = last.link if last.link is None or not begins else replace(last.link, begins=True)
+    way = _BEGIN if begins else _CHANGE
+    return replace(last, link=link, parts=tuple(part for part in last.parts if part.way == way))
+
+
+def change_rows(files: CheckpointFiles, change: CommitRecord, schema: pa.Schema) -> ZSet:
+    return ZSet.concat(
+        [
+            ZSet(pa.RecordBatch.from_arrays(one.rows.columns, schema=schema), one.weights)
+            for one in read_arrow_parts(files, change.parts)
+        ],
+        schema=schema,
     )

@@ -40,12 +40,11 @@ from zset_join.runners.common.bucket_receipt import dues_after, histories_after
 from zset_join.runners.common.epoch_spans import write_epoch_span
 from zset_join.runners.common.late_changes import warn_of_late_changes
 from zset_join.runners.common.rejected import Rejected
-from zset_join.runners.local.undoing import note_columns_given
-from zset_join.runners.spark.epoch.changed_batches import check_same_batch, epoch_before, has_ended
+from zset_join.runners.local.undoing import note_given_change
+from zset_join.runners.spark.epoch.changed_batches import change_rows, check_same_batch, epoch_before, given_change, has_ended
 from zset_join.runners.spark.epoch.disk_failures import disk_failure
 from zset_join.runners.spark.epoch.epoch_plan import EpochPlan, dead_letters_of
 from zset_join.runners.spark.epoch.event_times import EventTimes
-from zset_join.runners.spark.epoch.given_changes import given_changes
 from zset_join.runners.spark.epoch.heartbeat import Heartbeat
 from zset_join.runners.spark.epoch.lookup_rows import keep_epoch_rows
 from zset_join.runners.spark.epoch.lost_records import lost_records
@@ -155,18 +154,18 @@ class EpochRunner:
         checkpoint = self._opened()
         with self._owned().reporting_lost_ownership():
             checkpoint.begin()
-            note_columns_given(checkpoint)
             self._give_change(checkpoint)
+            note_given_change(checkpoint)
             self.after_begin()
         self.progress.publish(checkpoint.query_id)
 
     def _give_change(self, checkpoint: Checkpoint) -> None:
-        """Give outputs the difference of changes of the query that no batch has followed; functions, at every start."""
-        for change in given_changes(checkpoint, self.schema):
-            record, files = change.record, checkpoint.files
-            if not self.output.has(record):
-                rejected = self.output.give_change(self.query.session, files, record, change.rows(files))
-                publish_dead_letters(self.dead_letters, self._letters(checkpoint, record.epoch, rejected))
+        """Give outputs a change of the query that no batch has followed; functions, at every start."""
+        change = given_change(checkpoint)
+        if change is not None and not self.output.has(change):
+            rows = change_rows(checkpoint.files, change, self.schema)
+            rejected = self.output.give_change(self.query.session, checkpoint.files, change, rows)
+            publish_dead_letters(self.dead_letters, self._letters(checkpoint, change.epoch, rejected))
 
     def _open(self, query_id: str) -> None:
         stored = stored_description(self.options.checkpoint_location)
@@ -184,8 +183,9 @@ class EpochRunner:
             owner=self.owner,
             begins=False,
         )
-        adds = any(change.adds_columns for change in given_changes(checkpoint, self.schema))
-        self.output.open(self.relation, query_id, may_lack_columns=adds)
+        changed = checkpoint.changed
+        may_lack = given_change(checkpoint) is not None and changed is not None and bool(changed.altered)
+        self.output.open(self.relation, query_id, may_lack_columns=may_lack)
         self.is_open = True
         self.operator_options = replace(self.operator_options, hash_seed=seed_of_query(query_id))
         self._topic_ids = self._topics.start({} if checkpoint.last is None else checkpoint.last.positions)
@@ -205,9 +205,9 @@ class EpochRunner:
 
     def _check_lacking(self, checkpoint: Checkpoint, last: CommitRecord) -> None:
         """Refuse an output without the last epoch, unless Spark gives that epoch again, or it is a change of the query."""
-        changed = checkpoint.changed
-        if changed is not None and changed.epoch == last.epoch:
-            self.output.lacking(next(given_changes(checkpoint, self.schema)).record)
+        changed, change = checkpoint.changed, given_change(checkpoint)
+        if change is not None:
+            self.output.lacking(change)
             return
         lacking = self.output.lacking(last)
         batch = last.epoch - (0 if changed is None else changed.changes)
