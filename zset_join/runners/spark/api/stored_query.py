@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from zset_join.tools.reports import RowHistory, VerificationReport
     from zset_join.tools.savepoint import Savepoint
 
-__all__ = ["Call", "QueryRunner", "StoredQuery", "called_here"]
+__all__ = ["Call", "QueryRunner", "StoredQuery"]
 
 
 class QueryRunner(Protocol):
@@ -88,15 +88,6 @@ class QueryRunner(Protocol):
 
 Call: TypeAlias = Callable[..., Any]
 """Takes a verb and its arguments by name; returns the answer of the process that holds the checkpoint."""
-
-
-def called_here(verbs: Mapping[str, Callable[..., Any]]) -> Call:
-    """Return what answers questions in this process."""
-
-    def call(verb: str, **given: Any) -> Any:
-        return verbs[verb](**given)
-
-    return call
 
 
 class StoredQuery:

@@ -26,12 +26,12 @@ from zset_join.query.several import PlannedQuery
 from zset_join.runners.spark.api.changing_query import ChangingOnExecutors, ChangingQuery
 from zset_join.runners.spark.api.lookup_defaults import is_lookup_option, job_defaults, lookup_options
 from zset_join.runners.spark.api.query import JoinQuery, attached_on_server, start_query, start_served
-from zset_join.runners.spark.api.stored_query import QueryRunner, StoredQuery, called_here
+from zset_join.runners.spark.api.stored_query import QueryRunner, StoredQuery
 from zset_join.runners.spark.api.unknown_methods import missing_on_writer, not_for_views
 from zset_join.runners.spark.driver.choosing import Choice, choice_of_connect, chosen_mode, expected_state
 from zset_join.runners.spark.driver.chosen_sink import ChosenSink
 from zset_join.runners.spark.driver.driver_query import DriverQuery, WrittenQuery
-from zset_join.runners.spark.driver.driver_tools import driver_verbs, executor_verbs
+from zset_join.runners.spark.driver.driver_tools import called_here
 from zset_join.runners.spark.driver.epochs import DriverEpochs
 from zset_join.runners.spark.driver.other_modes import OtherModes
 from zset_join.runners.spark.driver.served_executors import (
@@ -305,7 +305,7 @@ class JoinStreamWriter:
             draft = OtherModes("executors", runner.options, lambda: runner.query, self._here).draft
             one, rows = self._handle(runner, tagged), partial(served_executor_rows, runner, tagged)
             return start_served(lambda: self._of_spark(rows(), location), one, draft, ChangingOnExecutors(self, one.call))
-        call, stream = called_here(executor_verbs(runner)), partial(self._stream, runner, tagged, location)
+        call, stream = called_here(runner), partial(self._stream, runner, tagged, location)
         return start_query(stream, runner, call, ChangingOnExecutors(self, call), location=location)
 
     def _start_on_driver(self, given_through: int | None) -> JoinQuery:
@@ -318,7 +318,7 @@ class JoinStreamWriter:
         make_place(location)
         check_mode(location, "driver")
         epochs.given_through = given_through
-        call = called_here(driver_verbs(epochs))
+        call = called_here(epochs)
 
         def stream() -> DataStreamWriter:
             return self._of_spark(streamed_rows(query, epochs), location)
@@ -399,12 +399,12 @@ class JoinStreamWriter:
             if is_connect(query.session):
                 return attached_on_server(self._handle_on_driver(epochs, query.session))
             check_mode(options.checkpoint_location, "driver")
-            runner, call, location = epochs, called_here(driver_verbs(epochs)), options.checkpoint_location
+            runner, call, location = epochs, called_here(epochs), options.checkpoint_location
         else:
             on_executors, tagged, location = self._prepared()
             if is_connect(self.session):
                 return attached_on_server(self._handle(on_executors, tagged))
-            runner, call = on_executors, called_here(executor_verbs(on_executors))
+            runner, call = on_executors, called_here(on_executors)
         query_id = stored_query_id(location)
         if query_id is None:
             raise no_checkpoint(location)

@@ -19,8 +19,10 @@ from zset_join.changelog.decoding import decode
 from zset_join.core.errors import OptionError
 from zset_join.core.relation import Relation
 from zset_join.core.row_conversion import rows_having, take_rows
+from zset_join.runners.local.checkpoint_diff import diff_of_checkpoint
 from zset_join.runners.spark.driver.changing_executors import evolve_executors, undo_executors
 from zset_join.runners.spark.driver.epochs import DriverEpochs
+from zset_join.runners.spark.driver.executors_state import diff_of_executors
 from zset_join.runners.spark.driver.served_executors import ExecutorSettings
 from zset_join.runners.spark.epoch.runner import EpochRunner
 from zset_join.tools.dead_letters import read_letters
@@ -35,44 +37,33 @@ if TYPE_CHECKING:
     from zset_join.query.several import PlannedQuery
     from zset_join.tools.reports import RowHistory
 
-__all__ = ["driver_verbs", "executor_verbs"]
+__all__ = ["called_here", "verbs_of"]
 
 _FORMS = {"weight": "_weight", "row_kind": "_row_kind", "change_data_feed": "_change_type"}
 """The column of each form with the operation of a line."""
 
 
-def driver_verbs(epochs: DriverEpochs) -> Mapping[str, Callable[..., Any]]:
-    """Return what a query whose epochs run on the driver answers, by name."""
-    from zset_join.runners.local.checkpoint_diff import diff_of_checkpoint
-
-    tools, options = DriverTools(epochs), epochs.options
-    return {
-        "backup": epochs.backup,
-        "dead_letters": partial(read_letters, options.checkpoint_location, path=options.dead_letter_path),
-        "diff": partial(diff_of_checkpoint, options.checkpoint_location),
-        "evolve": epochs.evolve,
-        "explain_row": tools.explain_row,
-        "undo": epochs.undo,
-        "verify": tools.verify,
-        "view_rows": tools.view_rows,
-    }
-
-
-def executor_verbs(runner: EpochRunner) -> Mapping[str, Callable[..., Any]]:
-    """Return what a query on executors answers, by name."""
-    from zset_join.runners.spark.driver.executors_state import diff_of_executors
-
-    tools, location = ExecutorTools(runner), runner.options.checkpoint_location
+def verbs_of(runner: DriverEpochs | EpochRunner) -> Mapping[str, Callable[..., Any]]:
+    """Return what a query answers, by name."""
+    tools: Any = ExecutorTools(runner) if isinstance(runner, EpochRunner) else DriverTools(runner)
+    changes: Any = tools if isinstance(runner, EpochRunner) else runner
+    location, options = runner.options.checkpoint_location, runner.options
+    diff: Callable[..., Any] = diff_of_executors if isinstance(runner, EpochRunner) else diff_of_checkpoint
     return {
         "backup": runner.backup,
-        "dead_letters": partial(read_letters, location, path=runner.options.dead_letter_path),
-        "diff": partial(diff_of_executors, location),
-        "evolve": tools.evolve,
+        "dead_letters": partial(read_letters, location, path=options.dead_letter_path),
+        "diff": partial(diff, location),
+        "evolve": changes.evolve,
         "explain_row": tools.explain_row,
-        "undo": tools.undo,
+        "undo": changes.undo,
         "verify": tools.verify,
         "view_rows": tools.view_rows,
     }
+
+
+def called_here(runner: DriverEpochs | EpochRunner) -> Callable[..., Any]:
+    """Return what answers questions in this process."""
+    return lambda verb, **given: verbs_of(runner)[verb](**given)
 
 
 class DriverTools:

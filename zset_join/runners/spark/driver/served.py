@@ -24,7 +24,7 @@ from zset_join.checkpoint.reading import checkpoint_folder, no_checkpoint, store
 from zset_join.core.errors import StateError
 from zset_join.core.options import QueryOptions
 from zset_join.kernels.machine.first_use import compile_rest_in_background
-from zset_join.runners.spark.driver.driver_tools import driver_verbs, executor_verbs
+from zset_join.runners.spark.driver.driver_tools import verbs_of
 from zset_join.runners.spark.driver.epochs import DriverEpochs, spark_query_id
 from zset_join.runners.spark.driver.on_server import on_server, once_free
 from zset_join.runners.spark.driver.other_modes import has_other_mode, write_draft
@@ -32,7 +32,6 @@ from zset_join.runners.spark.driver.questions import (
     IN_USE_SECONDS,
     Question,
     QuestionWatch,
-    Verbs,
     answer_question,
     lost_question,
     put_question,
@@ -79,10 +78,6 @@ class SentQuery(Protocol):
         ...
 
 
-def _verbs_of(runner: DriverEpochs | EpochRunner) -> Verbs:
-    return executor_verbs(runner) if isinstance(runner, EpochRunner) else driver_verbs(runner)
-
-
 @dataclass(eq=False)
 class ServedEpochs:
     """Run the epochs of a query in a process of the server; callable, for `foreachBatch`; travels as its settings."""
@@ -112,7 +107,7 @@ class ServedEpochs:
             raise no_checkpoint(location)
         once_free(partial(runner.attach, query_id))
         runner.begin()
-        verbs = _verbs_of(runner)
+        verbs = verbs_of(runner)
         QuestionWatch(location, lambda one: one.answered(verbs, runner, session), lambda: runner.has_ended).start()
         if runner.is_timed:
             runner.heartbeat = Heartbeat(checkpoint_folder(location), runner.next_due)
@@ -145,7 +140,7 @@ def _opened_and_closed(settings: SentQuery) -> bool:
 
 def read_at_rest(settings: SentQuery, verb: str, given: bytes) -> Any:
     """Return the answer to a question that is read from the files of a checkpoint that any process may hold; on the server."""
-    return _verbs_of(settings.runner(None))[verb](**unpacked_with_frames(given, None))
+    return verbs_of(settings.runner(None))[verb](**unpacked_with_frames(given, None))
 
 
 def answer_of(
@@ -194,7 +189,7 @@ class _Answer:
             if isinstance(opened, Exception):
                 raise opened
             opened.begin()
-            return question.answered(_verbs_of(opened), opened, session)
+            return question.answered(verbs_of(opened), opened, session)
 
         def has_ended() -> bool:
             return not isinstance(opened, Exception) and opened.has_ended
