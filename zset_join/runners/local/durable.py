@@ -412,7 +412,7 @@ class PipelineDirectory:
         if record is None:
             return frozenset(view.name for view in self._plan.views)
         newest = self._change_in(record)
-        if newest is None:
+        if newest is None or self.checkpoint.is_moved:
             return frozenset()
         before = self._change_in(read_record(self.checkpoint.files, record.epoch - 1)) if newest.is_unseen else None
         return frozenset({*newest.altered, *(() if before is None else before.altered)})

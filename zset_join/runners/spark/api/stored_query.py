@@ -30,7 +30,6 @@ from zset_join.zset import ZSet
 
 if TYPE_CHECKING:
     from zset_join.console import Console
-    from zset_join.core.options import QueryOptions
     from zset_join.evolution.differences import PlanDiff
     from zset_join.query.several import PlannedQuery
     from zset_join.tools.reports import RowHistory, VerificationReport
@@ -268,31 +267,17 @@ class StoredQuery:
             StateError: `NO_CHECKPOINT`: this process cannot read the checkpoint, as over Spark Connect to another machine.
             OptionError: the port is taken.
         """
-        return open_query_console(self, self._runner.options, self._runner.dead_letters, port=port, other=diff)
+        return _open_console(self, self._runner, port=port, other=diff)
 
 
 # Opening and reading the page changes nothing. Epochs wait while a view is verified, a row is explained, or an output is read.
 _MOST_ROWS = 200
 
 
-class WatchableQuery(Protocol):
-    """The questions to a query; see `StoredQuery`."""
-
-    def verify(self) -> Any: ...
-
-    def explain_row(self, row: Mapping[str, Any], *, most_rows: int = ...) -> RowHistory: ...
-
-    def diff(self, view: Any) -> PlanDiff: ...
-
-    def view_rows(self, view: str, values: Mapping[str, Any], *, most_rows: int = ...) -> tuple[ZSet, int]: ...
-
-
-def open_query_console(
-    query: WatchableQuery, options: QueryOptions, dead_letters: str, *, port: int, other: Any = None
-) -> Console:
+def _open_console(query: StoredQuery, runner: QueryRunner, *, port: int, other: Any) -> Console:
     with needed_for("console()"):
         from zset_join.console import QueryAnswers, WatchedCheckpoint, open_console
-    location = options.checkpoint_location
+    options, location = runner.options, runner.options.checkpoint_location
     if stored_query_id(location) is None:
         raise StateError(
             f"there is no checkpoint in {location} that this process can read. Where Spark runs on another machine, run "
@@ -315,7 +300,7 @@ def open_query_console(
         diff=None if other is None else lambda: query.diff(other),
         options={one.name: _plain(getattr(options, one.name)) for one in fields(options)},
     )
-    return open_console(WatchedCheckpoint(location, answers, dead_letters=dead_letters), port=port)
+    return open_console(WatchedCheckpoint(location, answers, dead_letters=runner.dead_letters), port=port)
 
 
 def _plain(value: Any) -> Any:
