@@ -19,6 +19,7 @@ from zset_join.checkpoint.log import LogEntry
 from zset_join.checkpoint.reading import read_committed
 from zset_join.checkpoint.record import BucketHistory, CommitRecord
 from zset_join.core.errors import StateError
+from zset_join.evolution.changed_columns import ChangeTerms
 from zset_join.lookup import ArrowSource, Lookup
 from zset_join.pipeline import PROCESSING_TIME
 from zset_join.runners.any_mode import evolve_wherever
@@ -193,7 +194,9 @@ def test_the_source_that_spark_counts_stays_when_nothing_waits_so_a_stage_may_wa
     assert sink.total() == {("euro", 3): 1}
     query.stop()
     other = ArrowSource(name="other", table=pa.table({"name": ["dollar"], "size": ["big"]}))
-    by_command = evolve_wherever(str(tmp_path / "old"), view(is_sized=True, table=other).writeStream, as_now=True)
+    by_command = evolve_wherever(
+        str(tmp_path / "old"), view(is_sized=True, table=other).writeStream, terms=ChangeTerms(as_now=True)
+    )
     (changed_rows,) = by_command.views.values()
     assert changed_rows.samples() == [({"name": "euro", "n": 3}, None), (None, {"name": "dollar", "n": 1})]
 
