@@ -137,17 +137,20 @@ def diff_of_checkpoint(
     terms: ChangeTerms = NO_TERMS,
     lease_seconds: float = LEASE_SECONDS,
     on_pinned: Callable[[int], object] | None = None,
+    evolution_of: Callable[[LeasedCheckpoint, Query, ChangeTerms], Evolution] | None = None,  # None: of a pipeline's state
 ) -> PlanDiff:
-    """Return how the answers of another query would differ over what a directory holds, whose query may run."""
-    with leased_checkpoint(str(location), lease_seconds=lease_seconds, on_pinned=on_pinned) as leased:
-        with progress_line(f"reading {location}"):
-            start = _start_of(leased)
-        has_clock = reads_start(leased.committed.files.folder)
-        with (
-            progress_line("comparing with another query"),
-            closing(evolution_to(query, start, leased.described, terms, has_clock=has_clock)) as evolution,
-        ):
-            return evolution.diff()
+    """Return how the answers of another query would differ over what a checkpoint holds, whose query may run."""
+    with (
+        leased_checkpoint(str(location), lease_seconds=lease_seconds, on_pinned=on_pinned) as leased,
+        progress_line("comparing with another query"),
+        closing((evolution_of or _evolution_of)(leased, query, terms)) as evolution,
+    ):
+        return evolution.diff()
+
+
+def _evolution_of(leased: LeasedCheckpoint, query: Query, terms: ChangeTerms) -> Evolution:
+    has_clock = reads_start(leased.committed.files.folder)
+    return evolution_to(query, _start_of(leased), leased.described, terms, has_clock=has_clock)
 
 
 def evolution_to(

@@ -92,11 +92,9 @@ def _stored_form(description: Mapping[str, Any], plan: Mapping[str, Any], state:
     return ExecutorsForm(description=description, plan=plan, on_driver=state.other)
 
 
-def form_before(changed: ChangedPlan) -> ExecutorsForm | None:
-    """Return the form of the query before the last change; None where it is not kept: an older version made the change."""
-    written = (changed.note or {}).get("before")
-    if written is None:
-        return None
+def form_before(changed: ChangedPlan) -> ExecutorsForm:
+    """Return the form of the query before the last change."""
+    written = changed.note["before"]
     on_driver = other_mode_of(written["on_driver"])
     return ExecutorsForm(description=written["description"], plan=written["plan"], on_driver=on_driver)
 

@@ -14,17 +14,15 @@ Rows that only the log of `retainInputLog` has are not used.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
 from zset_join.checkpoint.bucket import BucketState
 from zset_join.checkpoint.files import CheckpointFiles
-from zset_join.checkpoint.leases import LEASE_SECONDS
 from zset_join.checkpoint.other_mode import OtherMode, description_digest, is_comparable, other_mode_of, read_other_mode
 from zset_join.checkpoint.reading import (
     CommittedState,
@@ -36,18 +34,17 @@ from zset_join.checkpoint.reading import (
 from zset_join.checkpoint.record import CommitRecord
 from zset_join.checkpoint.snapshot import read_snapshot, write_snapshot
 from zset_join.core.errors import StateError
-from zset_join.core.progress_line import progress_line
 from zset_join.core.read_when_used import ReadWhenUsed
 from zset_join.core.shown_values import counted
-from zset_join.evolution.changed_columns import NO_TERMS, ChangeTerms
+from zset_join.evolution.changed_columns import ChangeTerms
 from zset_join.evolution.differences import PlanDiff
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.query.several import PlannedQuery
 from zset_join.query.view import View
 from zset_join.runners.local.checkpoint_diff import (
     LeasedCheckpoint,
+    diff_of_checkpoint,
     evolution_to,
-    leased_checkpoint,
     nothing_committed,
 )
 from zset_join.runners.local.evolving import Evolution, EvolutionStart
@@ -84,21 +81,13 @@ class ExecutorsState:
         return evolution_to(query, self.start, self.other.description, terms, has_clock=reads_start(folder))
 
 
-@progress_line("comparing with another query")
-def diff_of_executors(
-    location: str,
-    query: Query,
-    *,
-    terms: ChangeTerms = NO_TERMS,
-    lease_seconds: float = LEASE_SECONDS,
-    on_pinned: Callable[[int], object] | None = None,
-) -> PlanDiff:
+def diff_of_executors(location: str, query: Query, **given: Any) -> PlanDiff:
     """Return how the answers of another query would differ over the checkpoint of a query on executors, which may run."""
-    with (
-        leased_checkpoint(location, lease_seconds=lease_seconds, on_pinned=on_pinned) as leased,
-        closing(state_on_driver(leased).evolution_to(query, terms)) as evolution,
-    ):
-        return evolution.diff()
+
+    def evolution_of(leased: LeasedCheckpoint, query: Query, terms: ChangeTerms) -> Evolution:
+        return state_on_driver(leased).evolution_to(query, terms)
+
+    return diff_of_checkpoint(location, query, evolution_of=evolution_of, **given)
 
 
 def state_on_driver(leased: LeasedCheckpoint) -> ExecutorsState:

@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from zset_join.checkpoint.changed_plans import ChangedPlan
 from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.checkpoint.owner import Ownership
 from zset_join.checkpoint.reading import checkpoint_folder, no_checkpoint, read_committed, stored_description, stored_query_id
@@ -29,7 +28,6 @@ from zset_join.runners.local.evolving import Evolution
 from zset_join.runners.local.undoing import (
     UNDO_EPOCHS,
     checked_undo_epochs,
-    nothing_to_undo,
     refuse_second_change,
     terms_of_undo,
 )
@@ -102,9 +100,8 @@ def undo_stopped_executors(location: str, session: Callable[[], SparkSession], *
     """Let the checkpoint of a stopped query on executors be one of the query before its last change."""
     with _claimed(location) as checkpoint:
         terms, changed = terms_of_undo(checkpoint, location, "zset-join evolve"), checkpoint.changed
-        before = None if changed is None else form_before(changed)
-        if changed is None or before is None or checkpoint.last is None:
-            raise nothing_to_undo(location, "zset-join evolve")
+        assert changed is not None  # noqa: S101 - it can be undone
+        before = form_before(changed)
         plan = replace(QueryPlan.from_json(before.on_driver.plan["plan"]), state_names=())
         query = PlannedQuery(plan=plan, readings={}, has_several=False)
         stopped = ChangedCheckpoint(location=location, checkpoint=checkpoint, session=session, undo_epochs=changed.undo_epochs)
@@ -140,17 +137,13 @@ def _check_finished(location: str, checkpoint: Checkpoint) -> None:
             code="NOTHING_COMMITTED",
             location=location,
         )
-    if not is_completed(location, last.epoch - _changes(changed)):
+    if not is_completed(location, last.epoch - (0 if changed is None else changed.changes)):
         raise StateError(
             f"epoch {last.epoch} of the query in {location} is committed, and its outputs may lack it: Spark has not "
             "completed it. Nothing was changed. Start the query once as it is, stop it, and call this again.",
             code="EPOCH_UNFINISHED",
             epoch=last.epoch,
         )
-
-
-def _changes(changed: ChangedPlan | None) -> int:
-    return 0 if changed is None else changed.changes
 
 
 def _changed(changed: ChangedCheckpoint, query: PlannedQuery, form: FormOf, given: Given, terms: ChangeTerms) -> PlanDiff:
