@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -22,12 +22,11 @@ from zset_join.sql.tables.added_columns import default_tree
 from zset_join.sql.tables.catalog import Table
 from zset_join.sql.tables.contexts import StatementContext
 from zset_join.sql.tables.required import required_value
-from zset_join.sql.tables.results import Query
+from zset_join.sql.tables.results import Query, TableWriter
 from zset_join.sql.tables.sink_tables import SinkWriter, is_outside, sink_of
 from zset_join.sql_expressions.positions import Position
-from zset_join.zset import ZSet
 
-__all__ = ["TableWriter", "fitted", "retracts", "table_written", "writer_of"]
+__all__ = ["fitted", "retracts", "writer_of"]
 
 _NUMBERS = frozenset({"integer", "float", "decimal"})
 _TIMES = frozenset({"date", "timestamp", "instant"})
@@ -102,7 +101,7 @@ def writer_of(session: StatementContext, table: Table, query: Query, *, at: Posi
             code="INSERT_COLUMNS",
             at=at,
         )
-    return TableWriter(session, table, tuple(query.schema.names))
+    return TableWriter(session.insert, table, tuple(query.schema.names))
 
 
 def _refuse_circle(session: StatementContext, table: Table, query: Query, *, at: Position) -> None:
@@ -122,26 +121,3 @@ def _refuse_circle(session: StatementContext, table: Table, query: Query, *, at:
             at=at,
             name=table.name,
         )
-
-
-def table_written(output: object) -> TableWriter | None:
-    """Return an output that writes into a table of the session; None where it is no such output."""
-    return output if isinstance(output, TableWriter) else None
-
-
-@dataclass(frozen=True)
-class TableWriter:
-    """Writer of the deltas of a running query into a table of the session, for `session.start(output=)`."""
-
-    session: StatementContext
-    table: Table
-    names: tuple[str, ...]
-
-    def __call__(self, delta: ZSet) -> None:
-        """Insert a delta as one epoch; one of no rows is none."""
-        if len(delta):
-            self.session.insert(self.table.name, self.rows(delta))
-
-    def rows(self, delta: ZSet) -> pa.Table | ZSet:
-        rows = pa.RecordBatch.from_arrays(delta.rows.columns, names=list(self.names))
-        return pa.Table.from_batches([rows]) if self.table.mode == "append" else ZSet(rows, delta.weights)

@@ -16,7 +16,7 @@ from zset_join.runners.local.prepared import PreparedEpoch
 from zset_join.sql.runtime.epoch_rows import Rows
 from zset_join.sql.tables.catalog import Catalog, Table
 from zset_join.sql.tables.key_claims import Claimed, KeyClaims
-from zset_join.sql.tables.results import Running, TableOutput
+from zset_join.sql.tables.results import Running, TableWriter
 from zset_join.zset import ZSet
 
 __all__ = ["TableClaims", "WrittenRows"]
@@ -27,7 +27,7 @@ class WrittenRows:
     """Rows of a query that the table which it writes takes; see `zset_join.sql.runtime.written_tables.is_fed`."""
 
     running: Running
-    writer: TableOutput
+    writer: TableWriter
     delta: ZSet
     rows: Rows  # with all columns of the table
 

@@ -61,13 +61,6 @@ def completed_table(
             columns[column.name] = pa.repeat(pa.scalar(1, column.type), given.num_rows)
         else:
             columns[column.name] = repeated_default(column, given.num_rows)
-    if not set(hidden) <= set(given.column_names):
-        raise SqlError(
-            f'"{table.name}" has a primary key and is filled by its files, whose names order the rows of a key; insert '
-            "into a table without a connector.",
-            code="NOT_A_TABLE",
-            name=table.name,
-        )
     beside = {name: given.column(name) for name in hidden}
     whole = pa.table({**columns, **beside}, schema=pa.schema([*table.schema, *table.hidden]))
     check_required(table, whole, weights)

@@ -36,7 +36,6 @@ from zset_join.query import View
 from zset_join.runners.local.contents import repeated
 from zset_join.runners.local.pipeline import Pipeline
 from zset_join.sinks.sink import Sink
-from zset_join.sql.dml.writing import table_written
 from zset_join.sql.runtime import refusals
 from zset_join.sql.runtime.claims import TableClaims
 from zset_join.sql.runtime.declarations import Catalogued, Declaration, table_of
@@ -54,6 +53,7 @@ from zset_join.sql.tables.results import (
     QueryView,
     Running,
     SessionPipeline,
+    TableWriter,
     has_row_of_nothing,
     sorted_rows,
 )
@@ -347,12 +347,11 @@ class Runtime:
         if not self.is_inserted(table) and (self._directory is None or self._is_given_again(table)):
             raise refusals.no_more_columns(table.name, is_registered=self._is_given_again(table))
         views, source = self.plan.views, self.sources.current.pop(table.name, None)
-        before = [(running, running.query, running.output, running.writer) for running in self.running]
+        before = [(running, running.query, running.output) for running in self.running]
         for running in self.running:
             running.query = queries.get(running, running.query)
-            writer = table_written(running.output)
-            if writer is not None and running.writes == table.name:
-                running.output = running.writer = replace(writer, table=table)
+            if running.writer is not None and running.writes == table.name:
+                running.output = replace(running.writer, table=table)
         there = views.get(f"{ROWS}{table.name}")
         lacking = [] if there is None else [one for one in table.columns if one.name not in there.columns]
         defaults = {one.name: one.default.as_py() for one in lacking if one.default is not None}
@@ -365,8 +364,8 @@ class Runtime:
                 if source is not None:
                     source.close()
             elif not self._is_restoring:
-                for running, query, output, old in before:
-                    running.query, running.output, running.writer = query, output, old
+                for running, query, output in before:
+                    running.query, running.output = query, output
                 if source is not None:
                     self.sources.current[table.name] = source
 
@@ -412,7 +411,7 @@ class Runtime:
             return self._gone_on_with(known, query, output)
         if known is not None or name == BASE or name.startswith(ROWS) or any(one.name == name for one in self.plan.stopped):
             raise SqlError(f'the name "{name}" is taken. Start the query under another one.', code="NAME_TAKEN", name=name)
-        running = Running(name, query, self._view_of(name, query), output, table_written(output))
+        running = Running(name, query, self._view_of(name, query), output)
         if self._is_restoring:
             self.running.append(running)
             return running
@@ -456,14 +455,13 @@ class Runtime:
         if (known.query.sql, known.query.settings) != (query.sql, query.settings):
             raise refusals.query_changed(known)
         known.is_restored = False
-        if _sink_of(known.output) is None:
+        if known.writer is None and _sink_of(known.output) is None:
             known.output = output
         return known
 
     def _free_name(self, output: object, query: Query) -> str:
         """Return the name of a query that has none: after where it writes, or a number; that of a restored one of its text."""
-        writer = table_written(output)
-        table = writer.table.name if writer is not None else getattr(output, "table_name", None)
+        table = output.table.name if isinstance(output, TableWriter) else getattr(output, "table_name", None)
         base = "query" if table is None else f"into_{table}"
         taken = {one.name: one for one in self.running}
         number = 1

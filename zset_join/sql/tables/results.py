@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from zset_join.console import Console
 
 __all__ = [
-    "Message", "Query", "QueryChange", "QueryRunner", "QueryView", "Running", "SessionPipeline", "TableOutput",
+    "Message", "Query", "QueryChange", "QueryRunner", "QueryView", "Running", "SessionPipeline", "TableWriter",
     "changelog_table",
 ]  # fmt: skip
 
@@ -220,22 +220,23 @@ class QueryView:
         return self.whole.explain_row(row, view=self._name, most_changes=most_changes)
 
 
-class TableOutput(Protocol):
-    """Writer of the deltas of a query into a table of the session."""
+@dataclass(frozen=True)
+class TableWriter:
+    """Writer of the deltas of a running query into a table of the session, for `session.start(output=)`."""
 
-    @property
-    def table(self) -> Table:
-        """Return the table."""
-        ...
+    insert: Callable[[str, Any], int]
+    table: Table
+    names: tuple[str, ...]  # of the columns of the query, in order
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Return the columns of the query, in order."""
-        ...
+    def __call__(self, delta: ZSet) -> None:
+        """Insert a delta as one epoch; one of no rows is none."""
+        if len(delta):
+            self.insert(self.table.name, self.rows(delta))
 
     def rows(self, delta: ZSet) -> pa.Table | ZSet:
         """Return a delta in the form of the table."""
-        ...
+        rows = pa.RecordBatch.from_arrays(delta.rows.columns, names=list(self.names))
+        return pa.Table.from_batches([rows]) if self.table.mode == "append" else ZSet(rows, delta.weights)
 
 
 @dataclass(eq=False)
@@ -247,7 +248,6 @@ class Running:
         query: the query.
         pipeline: its view among those of the session's pipeline.
         output: called with every delta, or None.
-        writer: writes its deltas into a table of the session; None where it writes elsewhere, or nowhere.
 
     Attributes:
         since: the epoch at which it came, where its tables had rows.
@@ -259,7 +259,6 @@ class Running:
     query: Query
     pipeline: QueryView
     output: Callable[[ZSet], None] | None = None
-    writer: TableOutput | None = None
     deltas: deque[ZSet] = field(default_factory=lambda: deque(maxlen=_KEPT_EPOCHS))
     since: int = 0
     held: Relation | None = None
@@ -269,6 +268,11 @@ class Running:
     def is_paused(self) -> bool:
         """Return whether it receives no changes until RESUME."""
         return self.held is not None
+
+    @property
+    def writer(self) -> TableWriter | None:
+        """Return what writes its deltas into a table of the session; None where it writes elsewhere, or nowhere."""
+        return self.output if isinstance(self.output, TableWriter) else None
 
     @property
     def writes(self) -> str | None:
