@@ -290,7 +290,7 @@ def planned(view: Any, mode: str, tmp_path: Path) -> OtherMode:
     """Return the query in the other mode, without running it."""
     options = QueryOptions.from_options({"checkpointLocation": str(tmp_path / "cp")})
     writer = view.writeStream
-    return OtherModes(mode, options, lambda: writer._query.placed, lambda: writer._on_driver("all")).draft()
+    return OtherModes(mode, options, lambda: writer.placed, writer._here).draft()
 
 
 def test_each_reason_that_the_plans_show_is_written_down(orders: Source, customers: Source, tmp_path: Path) -> None:
