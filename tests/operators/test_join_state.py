@@ -292,21 +292,6 @@ def test_tombstones_keep_their_age_over_a_snapshot() -> None:
     assert again.operator.snapshot()["left"].column("id").to_pylist() == [2]
 
 
-def test_a_snapshot_whose_rows_contradict_each_other_is_refused() -> None:
-    join = Epochs(items_join())
-    join.feed_all(STORY)
-    snapshot = dict(join.operator.snapshot())
-    row = snapshot["left"].slice(0, 1)
-    older = row.set_column(row.schema.get_field_index("_zset_sequence_0"), "_zset_sequence_0", pa.array([-5]))
-    metadata = snapshot["left"].schema.metadata
-    snapshot["left"] = pa.concat_tables([snapshot["left"], older]).replace_schema_metadata(metadata)
-
-    with pytest.raises(StateError, match=r"contradict each other; it is damaged\. Restore from an older one") as caught:
-        items_join().restore(snapshot)
-
-    assert caught.value.code == "SNAPSHOT_CONTRADICTION"
-
-
 # ---------------------------------------------------------------- counting
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
 
+from tests.services.test_sql_connectors import send
 from tools.servers.kafka_broker import KafkaBroker
 from tools.servers.maven_jars import SPARK_KAFKA, jars_of
 from tools.servers.postgres_server import PostgresServer
@@ -48,13 +48,6 @@ def run_in_spark(file: Path, directory: Path) -> None:
         timeout=600,
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-
-
-def send(kafka: KafkaBroker, topic: str, *records: tuple[str | None, str | None]) -> None:
-    producer = Producer({"bootstrap.servers": kafka.servers})
-    for key, value in records:
-        producer.produce(topic, value, key)
-    assert producer.flush(20) == 0
 
 
 def records_of(kafka: KafkaBroker, topic: str) -> list[Any]:

@@ -441,10 +441,7 @@ def _by_plain_name(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _refused(option: str, value: Any, expected: str) -> OptionError:
     return OptionError(
-        f"the option {option} was given {value!r}; expected {expected}.",
-        code="OPTION_VALUE",
-        option=option,
-        value=value,
+        f"the option {option} was given {value!r}; expected {expected}.", code="OPTION_VALUE", option=option, value=value
     )
 
 

@@ -13,9 +13,9 @@ from functools import reduce
 
 import pyarrow as pa
 
-from zset_join.core.errors import PlanError
+from zset_join.expressions.computed import mismatch
 from zset_join.expressions.library import LIBRARY
-from zset_join.expressions.tree import Call, Expression, Literal, describe
+from zset_join.expressions.tree import Call, Literal
 from zset_join.expressions.type_rules import common_type, exact_type, is_flat, kind_of
 
 __all__ = ["FIELDS", "UNITS", "function_type", "one_type"]
@@ -58,37 +58,37 @@ def function_type(call: Call, types: _Types) -> pa.DataType:
 def _common(call: Call, types: _Types) -> pa.DataType:
     shared_type = reduce(lambda one, other: None if one is None else one_type(one, other), types)
     if shared_type is None:
-        raise _mismatch(call, types, "values of one type", "Cast them to one type with .cast(...).")
+        raise mismatch(call, types, "values of one type", "Cast them to one type with .cast(...).")
     return shared_type
 
 
 def _case(call: Call, types: _Types) -> pa.DataType:
     paired = len(types) - len(types) % 2
     if any(kind_of(kind) not in {"boolean", "null"} for kind in types[0:paired:2]):
-        raise _mismatch(call, types[0:paired:2], "boolean conditions", "Compare with something after WHEN.")
+        raise mismatch(call, types[0:paired:2], "boolean conditions", "Compare with something after WHEN.")
     values = [*types[1:paired:2], *types[paired:]]
     return _common(call, values)
 
 
 def _nullif(call: Call, types: _Types) -> pa.DataType:
     if one_type(*types) is None:
-        raise _mismatch(call, types, "values of one type", "Cast one of them with .cast(...).")
+        raise mismatch(call, types, "values of one type", "Cast one of them with .cast(...).")
     return types[0]
 
 
 def _string(call: Call, types: _Types) -> pa.DataType:
     for kind in types:
         if kind_of(kind) not in {"string", "null"}:
-            raise _mismatch(call, types, "strings", 'Cast with .cast("string").')
+            raise mismatch(call, types, "strings", 'Cast with .cast("string").')
     return pa.large_string()
 
 
 def _substring(call: Call, types: _Types) -> pa.DataType:
     if kind_of(types[0]) not in {"string", "null"} or any(kind_of(kind) != "integer" for kind in types[1:]):
-        raise _mismatch(call, types, "a string and integers", "Cast with .cast(...).")
+        raise mismatch(call, types, "a string and integers", "Cast with .cast(...).")
     for operand in call.operands[1:]:
         if isinstance(operand, Literal) and isinstance(operand.value, int) and not -(2**31) <= operand.value < 2**31:
-            raise _mismatch(call, types, "places that fit an INT", "Texts are shorter.")
+            raise mismatch(call, types, "places that fit an INT", "Texts are shorter.")
     return pa.large_string()
 
 
@@ -96,15 +96,15 @@ def _like(call: Call, types: _Types) -> pa.DataType:
     _string(call, types)
     for operand in call.operands[1:]:
         if not isinstance(operand, Literal) or not isinstance(operand.value, str):
-            raise _mismatch(call, types, "a pattern that is a literal", "Write the pattern as text.")
+            raise mismatch(call, types, "a pattern that is a literal", "Write the pattern as text.")
     escape = call.operands[2].value if len(call.operands) == 3 and isinstance(call.operands[2], Literal) else "\\"
     pattern = call.operands[1].value if isinstance(call.operands[1], Literal) else ""
     if len(escape) != 1:
-        raise _mismatch(call, types, "one character after ESCAPE", "Give one character that escapes % and _.")
+        raise mismatch(call, types, "one character after ESCAPE", "Give one character that escapes % and _.")
     place = 0
     while place < len(pattern):
         if pattern[place] == escape and pattern[place + 1 : place + 2] not in {"%", "_", escape}:
-            raise _mismatch(call, types, f"a pattern where {escape} is before %, _ or {escape}", "Double it to mean itself.")
+            raise mismatch(call, types, f"a pattern where {escape} is before %, _ or {escape}", "Double it to mean itself.")
         place += 2 if pattern[place] == escape else 1
     return pa.bool_()
 
@@ -112,12 +112,12 @@ def _like(call: Call, types: _Types) -> pa.DataType:
 def _round(call: Call, types: _Types) -> pa.DataType:
     scale = call.operands[1] if len(call.operands) == 2 else Literal(0, pa.int32())
     if not isinstance(scale, Literal) or not isinstance(scale.value, int) or abs(scale.value) > _MAX_DIGITS:
-        raise _mismatch(call, types, "a number of decimals that is a literal from -38 to 38", "Write it as a number.")
+        raise mismatch(call, types, "a number of decimals that is a literal from -38 to 38", "Write it as a number.")
     kind = kind_of(types[0])
     if kind in {"integer", "float", "null"}:
         return pa.float64() if kind == "null" else types[0]
     if kind != "decimal":
-        raise _mismatch(call, types, "a number", "Cast it with .cast(...).")
+        raise mismatch(call, types, "a number", "Cast it with .cast(...).")
     whole = types[0].precision - types[0].scale + 1
     if scale.value < 0:
         return pa.decimal128(min(max(whole, 1 - scale.value), _MAX_DIGITS), 0)
@@ -130,14 +130,14 @@ def _whole(call: Call, types: _Types) -> pa.DataType:
     if kind == "decimal":
         return pa.decimal128(min(types[0].precision - types[0].scale + 1, _MAX_DIGITS), 0)
     if kind not in {"integer", "float", "null"}:
-        raise _mismatch(call, types, "a number", "Cast it with .cast(...).")
+        raise mismatch(call, types, "a number", "Cast it with .cast(...).")
     return pa.int64()
 
 
 def _unit(call: Call, types: _Types, known: Sequence[str]) -> str:
     unit = call.operands[0]
     if not isinstance(unit, Literal) or unit.value not in known:
-        raise _mismatch(call, types, f"one of {', '.join(known)}", "Write the unit as a literal.")
+        raise mismatch(call, types, f"one of {', '.join(known)}", "Write the unit as a literal.")
     return str(unit.value)
 
 
@@ -145,28 +145,28 @@ def _date_trunc(call: Call, types: _Types) -> pa.DataType:
     _unit(call, types, UNITS)
     kind = kind_of(types[1])
     if kind == "instant" and not is_flat(types[1]):
-        raise _mismatch(call, types, "a timestamp without zone or in UTC", 'Convert it first, as .cast("timestamp_ntz").')
+        raise mismatch(call, types, "a timestamp without zone or in UTC", 'Convert it first, as .cast("timestamp_ntz").')
     if kind not in _DATES:
-        raise _mismatch(call, types, "a date or a timestamp", "Cast it with .cast(...).")
+        raise mismatch(call, types, "a date or a timestamp", "Cast it with .cast(...).")
     return types[1] if kind in {"timestamp", "instant"} else pa.timestamp("us")
 
 
 def _extract(call: Call, types: _Types) -> pa.DataType:
     _unit(call, types, FIELDS)
     if kind_of(types[1]) not in _DATES:
-        raise _mismatch(call, types, "a date or a timestamp", "Cast it with .cast(...).")
+        raise mismatch(call, types, "a date or a timestamp", "Cast it with .cast(...).")
     return pa.int32()
 
 
 def _date_add(call: Call, types: _Types) -> pa.DataType:
     if kind_of(types[0]) not in {"date", "null"} or kind_of(types[1]) not in {"integer", "null"} or types[1] == pa.int64():
-        raise _mismatch(call, types, "a date and an int", "Cast the first to a date, the second to an int.")
+        raise mismatch(call, types, "a date and an int", "Cast the first to a date, the second to an int.")
     return pa.date32()
 
 
 def _date_diff(call: Call, types: _Types) -> pa.DataType:
     if any(kind_of(kind) not in {"date", "null"} for kind in types):
-        raise _mismatch(call, types, "two dates", 'Cast with .cast("date").')
+        raise mismatch(call, types, "two dates", 'Cast with .cast("date").')
     return pa.int32()
 
 
@@ -174,7 +174,7 @@ def _add_months(call: Call, types: _Types) -> pa.DataType:
     kind = kind_of(types[0])
     is_zoned = kind == "instant" and not is_flat(types[0])
     if kind not in _DATES or is_zoned or kind_of(types[1]) not in {"integer", "null"} or types[1] == pa.int64():
-        raise _mismatch(call, types, "a date or a timestamp (without zone or in UTC) and an int", "Cast with .cast(...).")
+        raise mismatch(call, types, "a date or a timestamp (without zone or in UTC) and an int", "Cast with .cast(...).")
     return pa.date32() if kind == "null" else types[0]
 
 
@@ -202,13 +202,3 @@ _RULES: dict[str, Callable[[Call, _Types], pa.DataType]] = {
     "trim": _string,
     "upper": _string,
 }
-
-
-def _mismatch(node: Expression, types: _Types, expected: str, cure: str) -> PlanError:
-    given_types = " and ".join(str(kind) for kind in types)
-    return PlanError(
-        f"{describe(node)} is given {given_types}; it takes {expected}. {cure}",
-        code="TYPE_MISMATCH",
-        expression=describe(node),
-        types=[str(kind) for kind in types],
-    )

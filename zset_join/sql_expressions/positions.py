@@ -22,6 +22,7 @@ __all__ = [
     "Position",
     "SqlWarning",
     "check_distinct",
+    "is_quantified",
     "near",
     "pick",
     "position_of",
@@ -96,3 +97,8 @@ def check_distinct(names: Sequence[str], what: str, at: Position, *, code: str =
     if twice:
         how = "twice" if len({*twice}) == 1 else "which differ in case alone"
         raise SqlError(f"{what} names {', '.join(twice)} {how}.", code=code, at=at)
+
+
+def is_quantified(node: exp.Expr) -> bool:
+    """Return whether a node is ANY, SOME or ALL over a query or a list."""
+    return isinstance(node, exp.Any | exp.All) and isinstance(node.this.unnest(), exp.Query | exp.Tuple | exp.Array)

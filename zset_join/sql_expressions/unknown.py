@@ -118,6 +118,7 @@ _WHY: tuple[tuple[tuple[type[exp.Expr], ...], str], ...] = (
         ),
     ),
     ((exp.Tuple,), "a list in brackets is before IN. Compare column by column: a = c AND b = d."),
+    ((exp.Any, exp.All), "ANY, SOME and ALL are not supported here. Write IN for = ANY, or compare with its max or min."),
     ((exp.Star,), "a * is alone in a SELECT list or in count(*)."),
 )
 

@@ -55,14 +55,33 @@ def test_tombstones_come_last_with_their_age_and_their_sequence() -> None:
     ]
 
 
-def test_two_versions_of_one_row_are_no_snapshot() -> None:
-    table = snapshot_side(full_of_life("upsert", sequenced=True))
-    older = table.slice(0, 1).set_column(table.num_columns - 1, "_zset_sequence_0", pa.array([-1]))
+@pytest.mark.parametrize("part", [3, 100])
+@pytest.mark.parametrize(
+    ("mode", "options", "again"),
+    [
+        pytest.param("upsert", {"sequenced": True}, slice(17, 20), id="tombstones"),
+        pytest.param("upsert", {"has_degree": True}, slice(0, 4), id="keys"),
+        pytest.param("upsert", {"sequenced": True}, slice(0, 4), id="keys with a sequence"),
+        pytest.param("changelog", {"has_degree": True}, slice(0, 4), id="rows"),
+    ],
+)
+def test_a_snapshot_has_each_row_once(
+    mode: ChangelogMode, options: dict[str, bool], again: slice, part: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(side_snapshot, "_SNAPSHOT_ROWS", part)
+    table = snapshot_side(full_of_life(mode, **options))
 
-    with pytest.raises(StateError, match=r'the snapshot of "rows" holds 1 rows that contradict each other') as caught:
-        restore_side(make_side(sequenced=True), pa.concat_tables([table, older]))
+    with pytest.raises(StateError, match=r'the snapshot of "rows" holds [1-4] rows that contradict each other') as caught:
+        restore_side(make_side(mode, **options), pa.concat_tables([table, table[again]]))
 
     assert caught.value.code == "SNAPSHOT_CONTRADICTION"
+
+
+def test_a_side_without_a_sequence_has_no_tombstones() -> None:
+    table = snapshot_side(full_of_life("upsert")).drop(["_zset_weight"]).append_column("_zset_weight", pa.array([0] * 17))
+
+    with pytest.raises(StateError, match="holds 17 rows that contradict each other"):
+        restore_side(make_side(), table)
 
 
 def test_the_rows_of_a_key_are_in_the_order_they_came_to_it() -> None:

@@ -17,7 +17,7 @@ from zset_join.query import Aggregated, StateTtl, View
 from zset_join.sql.bind.binding import QueryContext
 from zset_join.sql.bind.scopes import Scope
 from zset_join.sql_expressions.consumed import argument, disregard
-from zset_join.sql_expressions.positions import near, written_name
+from zset_join.sql_expressions.positions import is_quantified, near, written_name
 from zset_join.sql_expressions.scalars import ScalarBinder
 
 __all__ = [
@@ -64,7 +64,8 @@ def has_grouping_sets(node: exp.Select) -> bool:
 
 def is_aggregate(node: exp.Expr) -> bool:
     """Return whether a node is an aggregate, with its FILTER."""
-    return isinstance(node, exp.Filter | exp.AggFunc | exp.Any) or _is_named_aggregate(node)
+    is_one = isinstance(node, exp.Filter | exp.AggFunc | exp.Any) and not is_quantified(node)
+    return is_one or _is_named_aggregate(node)
 
 
 def aggregates_in(node: exp.Expr) -> list[exp.Expr]:

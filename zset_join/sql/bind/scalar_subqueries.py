@@ -33,6 +33,7 @@ from zset_join.sql.bind.outer_columns import seeing_no_outer
 from zset_join.sql.bind.scopes import Scope, on_side
 from zset_join.sql.tables.bound import BoundQuery
 from zset_join.sql_expressions.consumed import argument, copied, disregard
+from zset_join.sql_expressions.positions import is_quantified
 from zset_join.sql_expressions.scalars import ScalarBinder
 
 __all__ = ["ScalarSubqueries"]
@@ -237,13 +238,13 @@ def _is_aggregate(select: exp.Select) -> bool:
 
 
 def _subqueries(node: exp.Expr) -> list[exp.Expr]:
-    """Return the subqueries that represent a value, none inside others or behind IN."""
+    """Return the subqueries that represent a value, none inside others or behind IN, ANY or ALL."""
     found: list[exp.Expr] = []
     waiting = [node]
     while waiting:
         one = waiting.pop()
         if isinstance(one, exp.Subquery | exp.Exists):
             found.append(one)
-        elif not isinstance(one, exp.Query) and not (isinstance(one, exp.In) and one.args.get("query") is not None):
+        elif not (isinstance(one, exp.Query) or is_quantified(one) or (isinstance(one, exp.In) and one.args.get("query"))):
             waiting += one.iter_expressions(reverse=True)
     return found

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,8 @@ from spill.row_bytes import UnpackedRows
 from zset_join.core.errors import StateError
 from zset_join.kernels.machine.compiled import kernel
 from zset_join.kernels.machine.memory import load_u8, load_u32, load_u64, store_u64
+from zset_join.kernels.rows import changes as ch
+from zset_join.kernels.rows import delta as d
 from zset_join.kernels.rows import side as s
 from zset_join.kernels.rows.epoch import CHANGE_WORDS
 from zset_join.kernels.rows.tombstones import date_newest, requeue
@@ -89,22 +92,11 @@ def _batches(
 ) -> Iterator[pa.RecordBatch]:
     live, dead = side.live_refs()
     live = _in_linking_order(side, len(live)) if keeps_order else live
-    heap = side.arena.heap_address
-    for refs in _pieces(live):
-        yield _as_batch(side, refs, heap, False)
-    for rows in cold:
-        for refs in _pieces(rows.refs(side.layout.stride)):
-            yield _as_batch(side, refs, 0, False)
-    for rows in cold_tombstones:
-        for refs in _pieces(rows.refs(side.layout.stride)):
-            yield _as_batch(side, refs, 0, True)
-    for refs in _pieces(dead):
-        yield _as_batch(side, refs, heap, True)
-
-
-def _pieces(refs: _Words) -> Iterator[_Words]:
-    for begin in range(0, len(refs), _SNAPSHOT_ROWS):
-        yield refs[begin : begin + _SNAPSHOT_ROWS]
+    in_memory, stride = side.arena.heap_address, side.layout.stride
+    on_disk = ((rows.refs(stride), 0, is_dead) for is_dead, of in ((False, cold), (True, cold_tombstones)) for rows in of)
+    for refs, heap, is_tombstone in chain([(live, in_memory, False)], on_disk, [(dead, in_memory, True)]):
+        for begin in range(0, len(refs), _SNAPSHOT_ROWS):
+            yield _as_batch(side, refs[begin : begin + _SNAPSHOT_ROWS], heap, is_tombstone)
 
 
 def _snapshot_schema(side: SideState) -> pa.Schema:
@@ -254,6 +246,14 @@ def _order_tombstones(side: SideState) -> None:
         requeue(side.view, numbers[np.argsort(left_at, kind="stable")])
 
 
+def _repeated(side: SideState, prepared: PreparedSide) -> int:
+    """Return how many rows of a part have the key, or without one all values, of a row before them."""
+    if not side.has_identity:
+        return 0
+    fit, entries = np.count_nonzero(prepared.status[: prepared.count] == ch.OK), prepared.entries
+    return int(fit - entries + np.count_nonzero(prepared.arrays.line(d.D_FOUND)[:entries]))
+
+
 def _restore_part(
     side: SideState, table: pa.Table, prepare: Callable[[ZSet, Sequence[_Words]], PreparedSide] | None
 ) -> PreparedSide:
@@ -268,10 +268,11 @@ def _restore_part(
     prepared = side.prepare(delta, words=words) if prepare is None else prepare(delta, words)
     changes = np.empty((2 * len(rows), CHANGE_WORDS), np.int64)
     side.list_changes(prepared, 0, int(changes.ctypes.data))
-    if prepared.rejected or prepared.stale:
+    bad = prepared.rejected or _repeated(side, prepared) or (0 if side.keeps_tombstones else int(tombstone.sum()))
+    if bad:
         raise StateError(
-            f'the snapshot of "{side.relation.name}" holds {prepared.rejected + prepared.stale} rows that contradict each '
-            "other; it is damaged. Restore from an older one.",
+            f'the snapshot of "{side.relation.name}" holds {bad} rows that contradict each other; it is damaged. Restore from '
+            "an older one.",
             code="SNAPSHOT_CONTRADICTION",
             relation=side.relation.name,
         )
