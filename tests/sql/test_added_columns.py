@@ -135,18 +135,6 @@ def test_a_default_is_a_literal_of_its_column(column: str, code: str) -> None:
         assert (caught.value.code, session.sql("SELECT * FROM t").schema.names) == (code, ["v"])
 
 
-def test_in_memory_a_table_of_a_connector_keeps_its_columns() -> None:
-    with connect() as session:
-        session.sql("CREATE TABLE t (a INT) WITH ('connector' = 'datagen', 'number-of-rows' = '1')")
-        running = session.sql("SELECT * FROM t").start()
-        session.read()
-        with pytest.raises(SqlError, match="filled by its connector: in memory"):
-            session.sql("ALTER TABLE t ADD COLUMN b INT")
-        session.read()
-
-        assert running.table().num_rows == 1
-
-
 def test_a_table_of_a_connector_is_declared_again_with_more_columns_and_goes_on(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
 

@@ -24,6 +24,19 @@ def test_files_are_read_one_by_one_in_the_order_of_their_names(tmp_path: Path) -
         assert running.table().to_pylist() == [{"id": 1, "v": "x"}, {"id": 2, "v": None}]
 
 
+def test_a_table_that_no_query_reads_is_not_empty_beside_others_and_one_that_is_read_keeps_its_columns(tmp_path: Path) -> None:
+    (tmp_path / "1.json").write_text('{"id": 1}')
+    files = f"WITH ('connector'='filesystem', 'path'='{tmp_path}', 'format'='json')"
+    with connect() as session:
+        session.sql(f"CREATE TABLE f (id INT, PRIMARY KEY (id)) {files}; CREATE TABLE g (id INT) {files}")
+        session.sql("SELECT * FROM f").start()
+        session.read()
+        with pytest.raises(SqlError, match='no query of the session reads "g"'):
+            session.sql("SELECT g.id FROM f JOIN g ON f.id = g.id").table()
+        with pytest.raises(SqlError, match="in memory it keeps its columns"):
+            session.sql("ALTER TABLE f ADD COLUMN v INT")
+
+
 def test_generated_rows_are_the_same_for_a_seed_and_as_many_as_requested() -> None:
     declared = (
         "CREATE TABLE t (id INT, v STRING, x DOUBLE, b BOOLEAN) WITH ('connector'='datagen', 'number-of-rows'='25', "

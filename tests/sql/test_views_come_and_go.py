@@ -187,8 +187,7 @@ def _drops_too_much(patch: pytest.MonkeyPatch) -> None:
 
 
 def _empty(evolution: Evolution, number: int) -> Any:
-    state = evolution.plan.state_of[number]
-    return state.stage.build(state.options(evolution.options), None)
+    return (state := evolution.plan.state_of[number]).stage.build(state.options(evolution.options), None)
 
 
 def _answers_all_again(patch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,7 @@ __all__ = [
     "refuse_replaced_rows",
     "tables_not_kept",
     "unconfirmed",
+    "unread_beside",
 ]
 
 
@@ -80,6 +81,11 @@ def tables_not_kept(name: str, what: str) -> SqlError:
         code="TABLES_NOT_KEPT",
         name=name,
     )
+
+
+def unread_beside(name: str, kept: Collection[str]) -> SqlError:
+    what = f'no query of the session reads "{name}", so its rows are not there beside those of {", ".join(kept)}'
+    return SqlError(f"{what}. Start this query: one that runs reads its tables.", code="NOT_OFFERED", name=name)
 
 
 def unconfirmed(catalog: Path, names: Collection[str]) -> StateError:

@@ -52,7 +52,6 @@ from zset_join.sql.tables.results import (
     QueryChange,
     QueryView,
     Running,
-    SessionPipeline,
     TableWriter,
     has_row_of_nothing,
     sorted_rows,
@@ -111,13 +110,12 @@ class Runtime:
         self.running = self.plan.running
         self.sources = SessionSources(self._tables_read, self._source, connects_at_once=self.keeps_statements)
         self._clock = clock or (lambda: time.time_ns() // 1000)
-        self._shared = SessionPipeline()
         self._rows = TableRows(
-            self._shared, self.plan, self.sources, is_inserted=is_inserted, fed=fed, clock=self._clock, dialect=dialect
+            lambda: self.pipeline, self.plan, self.sources, is_inserted=is_inserted, fed=fed, clock=self._clock, dialect=dialect
         )
         self.claims = TableClaims(self.catalog, self.running, self._rows.own)
         self._epochs = SessionEpochs(
-            self._shared,
+            lambda: self.pipeline,
             self.running,
             self.claims,
             completed=self._rows.completed,
@@ -216,7 +214,7 @@ class Runtime:
             keep_inputs=self._keep_inputs,
             before_begin=lambda positions: self.sources.settle(self.sources.opened(positions.get("read", {}))),
         )
-        self._pipeline = self._shared.pipeline = pipeline
+        self._pipeline = pipeline
         self.plan.views = views
 
     def _forget_everything(self) -> None:
@@ -473,7 +471,7 @@ class Runtime:
             number += 1
 
     def _view_of(self, name: str, query: Query, *, is_paused: bool = False) -> QueryView:
-        return QueryView(self._shared, name, query.schema, is_paused=is_paused)
+        return QueryView(lambda: self.pipeline, name, query.schema, is_paused=is_paused)
 
     def _came_at(self, query: Query) -> int:
         """Return the epoch at which a query comes that begins now; 0 where none of its tables has had rows."""
@@ -586,6 +584,9 @@ class Runtime:
         # What is kept of these is not what their source gives: it is without what orders the rows, or decoded.
         is_of_plan = self.plan.reads_state(query) or any(len(one.hidden) or has_records(one) for one in known)
         if is_of_plan and self.pipeline.epoch:
+            others = [one for one in map(self.catalog.tables.__getitem__, sorted(query.bound.reads)) if one not in known]
+            if unread := [one.name for one in others if one.lookup is None and not self.is_inserted(one)]:
+                raise refusals.unread_beside(unread[0], [one.name for one in known])
             view = self._fed(self.plan.with_written(query, self._came_at(query)))
             diff = self.pipeline.diff({**self.plan.views, _SNAPSHOT: view}, as_now=True)
             return sorted_rows(repeated(diff.views[_SNAPSHOT].added, query.schema), query.bound)

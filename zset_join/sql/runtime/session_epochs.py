@@ -17,7 +17,7 @@ from zset_join.sql.runtime.claims import TableClaims, WrittenRows
 from zset_join.sql.runtime.epoch_rows import NOTHING, Rows, accepted, named_error, together
 from zset_join.sql.runtime.written_tables import is_fed
 from zset_join.sql.tables.catalog import Table
-from zset_join.sql.tables.results import Running, SessionPipeline
+from zset_join.sql.tables.results import Running
 from zset_join.sql.tables.sink_tables import SinkWriter
 from zset_join.sql_expressions.positions import SqlWarning
 from zset_join.zset import ZSet
@@ -31,7 +31,7 @@ class SessionEpochs:
     """Take rows as epochs of the pipeline of a session, and show what all queries have taken.
 
     Args:
-        shared: the pipeline.
+        pipeline: returns that of the session.
         running: the queries, as they are at every call.
         claims: of keys of the tables that queries write.
         completed: returns rows with all columns of their table.
@@ -44,7 +44,7 @@ class SessionEpochs:
 
     def __init__(
         self,
-        shared: SessionPipeline,
+        pipeline: Callable[[], Pipeline[dict[str, ZSet]]],
         running: list[Running],
         claims: TableClaims,
         *,
@@ -53,13 +53,13 @@ class SessionEpochs:
         lists_unread: bool,
     ) -> None:
         self.unfed: list[WrittenRows] = []
-        self._shared, self._running, self._claims = shared, running, claims
+        self._given, self._running, self._claims = pipeline, running, claims
         self._completed, self._clock, self._lists_unread = completed, clock, lists_unread
         self._seen: Mapping[str, Callable[[], pa.Table]] = {}
 
     @property
     def _pipeline(self) -> Pipeline[dict[str, ZSet]]:
-        return self._shared.pipeline
+        return self._given()
 
     def views(self) -> dict[str, pa.Table]:
         """Return the contents of all running queries after one common epoch."""

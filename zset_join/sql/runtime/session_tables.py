@@ -19,7 +19,6 @@ from zset_join.sql.runtime.session_plan import ROWS, SessionPlan
 from zset_join.sql.runtime.written_tables import is_fed
 from zset_join.sql.tables.arrow_rows import of_table
 from zset_join.sql.tables.catalog import Table
-from zset_join.sql.tables.results import SessionPipeline
 from zset_join.sql.tables.table_sources import TableSource
 from zset_join.zset import ZSet
 
@@ -104,7 +103,7 @@ class TableRows:
     """Read the rows of tables, and complete new ones.
 
     Args:
-        shared: the pipeline of the session.
+        pipeline: returns that of the session.
         plan: its views.
         sources: of tables that connectors fill.
         is_inserted: returns whether statements and programs fill a table.
@@ -115,7 +114,7 @@ class TableRows:
 
     def __init__(
         self,
-        shared: SessionPipeline,
+        pipeline: Callable[[], Pipeline[dict[str, ZSet]]],
         plan: SessionPlan,
         sources: SessionSources,
         *,
@@ -124,7 +123,7 @@ class TableRows:
         clock: Callable[[], int],
         dialect: str,
     ) -> None:
-        self._shared, self._plan, self._sources = shared, plan, sources
+        self._pipeline, self._plan, self._sources = pipeline, plan, sources
         self._is_inserted, self._fed, self._clock, self._dialect = is_inserted, fed, clock, dialect
 
     def completed(self, table: Table, rows: Rows, now_us: int) -> Rows:
@@ -155,7 +154,7 @@ class TableRows:
     def own(self, table: Table) -> ZSet:
         """Return the rows that a table holds, without those that queries have in the plan."""
         kept = self._plan.is_kept(table.name)
-        return self._shared.pipeline.contents(f"{ROWS}{table.name}") if kept else ZSet.empty(table.schema)
+        return self._pipeline().contents(f"{ROWS}{table.name}") if kept else ZSet.empty(table.schema)
 
     def _read_whole(self, table: Table) -> Rows | PartlyRead | None:
         """Return the rows of a connector as the sources of a query take them."""

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from zset_join.console import Console
 
 __all__ = [
-    "Message", "Query", "QueryChange", "QueryRunner", "QueryView", "Running", "SessionPipeline", "TableWriter",
+    "Message", "Query", "QueryChange", "QueryRunner", "QueryView", "Running", "TableWriter",
     "changelog_table",
 ]  # fmt: skip
 
@@ -143,17 +143,11 @@ class Query:
         return self.session.snapshot(self)
 
 
-class SessionPipeline:
-    """The pipeline of a session, as its queries see it: it is another object when the session has its first settings."""
-
-    pipeline: Pipeline[dict[str, ZSet]]
-
-
 class QueryView:
     """Show one query of a session as a pipeline of its own would be."""
 
-    def __init__(self, shared: SessionPipeline, name: str, schema: pa.Schema, *, is_paused: bool) -> None:
-        self._shared = shared
+    def __init__(self, given: Callable[[], Pipeline[Any]], name: str, schema: pa.Schema, *, is_paused: bool) -> None:
+        self._given = given  # the pipeline is another object when the session has its first settings
         self.progress: Mapping[str, Any] = {}
         self.schema = schema
         self._name = name
@@ -161,7 +155,7 @@ class QueryView:
 
     @property
     def whole(self) -> Pipeline[dict[str, ZSet]]:
-        return self._shared.pipeline
+        return self._given()
 
     @property
     def sources(self) -> tuple[str, ...]:
