@@ -34,7 +34,6 @@ from property_tests.pipeline_plans import Rows
 from zset_join.checkpoint.bucket import BucketState, StageContext
 from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.checkpoint.files import attempt_name
-from zset_join.checkpoint.other_mode import OtherMode, StatePair, description_digest, write_other_mode
 from zset_join.checkpoint.owner import Ownership
 from zset_join.checkpoint.reading import START_FILE, checkpoint_folder
 from zset_join.checkpoint.record import BucketHistory, CommitRecord
@@ -57,6 +56,7 @@ from zset_join.runners.local.watermarks import KnownTimes, SourceTime, Watermark
 from zset_join.runners.spark.driver import executors_change
 from zset_join.runners.spark.driver.executors_change import ChangedCheckpoint, ExecutorsForm, Given
 from zset_join.runners.spark.driver.executors_state import ExecutorsState
+from zset_join.runners.spark.planning.other_mode import OtherMode, StatePair, description_digest, write_other_mode
 from zset_join.stages import Stage, StageOptions
 from zset_join.zset import ZSet
 

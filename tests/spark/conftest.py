@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from zset_join.runners.spark.planning.placed import Placed
+from zset_join.runners.spark.planning.stages import Placed
 from zset_join.runners.spark.tools.batch_sources import BatchTables, ViewTables, given_source, plan_of_places, sources_of
 from zset_join.spark import JoinedStream, JoinQuery
 

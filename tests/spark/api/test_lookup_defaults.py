@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 from tests.spark.conftest import Collected, Source
 from zset_join.core.errors import OptionError, ResourceError
 from zset_join.lookup import ArrowSource, DataFrameSource, FunctionSource, Lookup
-from zset_join.runners.spark.api.lookup_defaults import check_connections, job_defaults
+from zset_join.runners.spark.api.writer import check_connections, job_defaults
 from zset_join.spark import appends, changes
 
 Run = Callable[..., Any]

@@ -13,7 +13,7 @@ from tests.spark.api.test_query import join_of
 from tests.spark.conftest import Collected, Source
 from zset_join.checkpoint.reading import read_committed, read_record
 from zset_join.core.errors import StateError
-from zset_join.runners.spark.epoch.offsets import offsets_digest
+from zset_join.runners.spark.epoch.batches import offsets_digest
 from zset_join.spark import JoinQuery, appends
 
 

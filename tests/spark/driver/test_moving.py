@@ -24,7 +24,6 @@ from tests.spark.tools.test_rescaling import final_tables, first, late_and_new, 
 from tests.sweeps import some_of
 from zset_join.checkpoint.bucket import BucketState
 from zset_join.checkpoint.checkpoint import Checkpoint
-from zset_join.checkpoint.other_mode import OtherMode, read_other_mode, write_other_mode
 from zset_join.checkpoint.reading import (
     checkpoint_folder,
     plan_before,
@@ -45,6 +44,7 @@ from zset_join.runners.spark.driver.choosing import stored_mode
 from zset_join.runners.spark.driver.executors_state import diff_of_executors
 from zset_join.runners.spark.driver.moving import _reason
 from zset_join.runners.spark.driver.other_modes import OtherModes, has_other_mode, write_draft
+from zset_join.runners.spark.planning.other_mode import OtherMode, read_other_mode, write_other_mode
 from zset_join.spark import changes, move
 from zset_join.stages import StageOptions
 from zset_join.storage.operations import observe

@@ -6,10 +6,10 @@ import struct
 
 import pyarrow as pa
 
-from zset_join.checkpoint.other_mode import StatePair
 from zset_join.core.relation import Relation
 from zset_join.core.tick import Tick
 from zset_join.runners.spark.driver.moved_tables import MovedTables, joined
+from zset_join.runners.spark.planning.other_mode import StatePair
 from zset_join.shapes.kept_types import NullKeys
 from zset_join.stages import StageOptions
 from zset_join.stages.join import JoinStage

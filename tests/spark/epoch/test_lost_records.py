@@ -7,7 +7,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import StreamingQueryException
 
 from zset_join.core.errors import StateError
-from zset_join.runners.spark.epoch.lost_records import lost_records
+from zset_join.runners.spark.epoch.failures import lost_records
 
 RETENTION = """[STREAM_FAILED] Query [id = 1] terminated with exception: [KAFKA_DATA_LOSS.START_OFFSET_RESET] Some data may have been
 lost because they are not available in Kafka any more; either the data was aged out by Kafka or the topic may have been deleted.

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.sweeps import for_each
-from zset_join.runners.spark.rows.text_select import select_text, sums_per_row
+from zset_join.runners.spark.rows.names import select_text, sums_per_row
 from zset_join.spark import changes
 
 

@@ -54,7 +54,7 @@ from zset_join.runners.spark.frames.facts import reader_of
 from zset_join.runners.spark.planning.source_stream import SourceStream
 from zset_join.runners.spark.rows.baseline import NULL_AFTER_BASELINE, check_baseline, check_overlap, in_types_of, used_columns
 from zset_join.runners.spark.rows.layout import WEIGHT
-from zset_join.runners.spark.rows.names import first_line, quoted
+from zset_join.runners.spark.rows.names import first_line, quoted, select_text
 from zset_join.runners.spark.rows.record_streams import RecordTable, control_of, declared_schema, records_as_rows, sampled_table
 from zset_join.runners.spark.rows.row_reading import (
     CONTROL,
@@ -67,7 +67,6 @@ from zset_join.runners.spark.rows.row_reading import (
     weights_in,
 )
 from zset_join.runners.spark.rows.schemas import arrow_schema, refuse_collations
-from zset_join.runners.spark.rows.text_select import select_text
 from zset_join.runners.spark.rows.undecoded_records import RecordsRead, UndecodedRecords, collected_records
 from zset_join.runners.spark.rows.user_functions import functions_in
 from zset_join.runners.spark.rows.watermark import with_watermark

@@ -1,6 +1,6 @@
 """Views of Spark: the words of a pipeline's views, over streaming DataFrames, with Spark's own expressions.
 
-A view is a tree (`zset_join.plan.tree`) over named sources; which stream a name represents is beside it (`bound`). Joins,
+A view is a tree (`zset_join.plan.tree`) over named sources; which stream a name represents is beside it. Joins,
 groups, versions and lookups are the words that a pipeline in process has. What is done to single rows may be written as PySpark
 users do, with text, Columns and functions of their own: such a step is Spark's, and opaque to the plan.
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
@@ -29,9 +29,9 @@ from zset_join.plan.row_steps import OpaqueStep
 from zset_join.plan.tree import Apply, Node, Operate, Read, Views, changelog_of, sources_of
 from zset_join.query import looking_up
 from zset_join.query import view as words
+from zset_join.query.binding import Binding
 from zset_join.query.grouping import Aggregated
 from zset_join.query.rows import Rows
-from zset_join.runners.spark.api.bound import BoundSource, BoundTransform
 from zset_join.runners.spark.api.grouped import GroupedStream, Grouping
 from zset_join.runners.spark.api.other_queries import register_writer_of_several
 from zset_join.runners.spark.api.stream_arguments import check_stream_name
@@ -49,7 +49,43 @@ from zset_join.runners.spark.rows.schemas import arrow_schema, spark_schema
 from zset_join.runners.spark.rows.watermark import with_watermark
 from zset_join.shapes.version_join import Emit, Late
 
-__all__ = ["ChangeStream", "GroupedStream", "JoinedStream", "SeveralStreamWriter", "UnionedStream", "View", "writeStream"]
+__all__ = [
+    "BoundSource",
+    "BoundTransform",
+    "ChangeStream",
+    "GroupedStream",
+    "JoinedStream",
+    "SeveralStreamWriter",
+    "UnionedStream",
+    "View",
+    "writeStream",
+]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class BoundSource(Binding):
+    """Bind a source to a stream."""
+
+    stream: SourceStream
+    origin: object = field(default_factory=object)
+
+    @classmethod
+    def of(cls, stream: SourceStream, origin: object | None = None) -> BoundSource:
+        source = PlanSource(
+            relation=stream.relation(()),
+            hidden=stream.hidden,
+            has_baseline=stream.baseline is not None,
+            max_watermark_jump=stream.max_watermark_jump,
+        )
+        return cls(source=source, stream=stream, origin=origin or object())
+
+
+@dataclass(frozen=True, eq=False)
+class BoundTransform:
+    """A step that only Spark can do."""
+
+    step: OpaqueStep
+    bound: BoundStep
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -5,6 +5,12 @@
 
 A query may have several outputs: choose one after the other. Every method returns the builder itself. What PySpark's own
 writer has and makes no sense here (`format`, `outputMode`, `partitionBy`) raises and names what to use instead.
+
+Defaults of a job for its lookup joins have FLIP-234's names; the setting nearest to the join counts, option by option:
+
+    spark.conf.set("spark.zset_join.lookup.timeout", "180s")        # every query that this session starts
+    view.writeStream.option("lookup.capacity", 200)                 # this query; wins over the session
+    orders.lookup_join(..., hint=Lookup(capacity=50))               # this join; wins over both
 """
 
 from __future__ import annotations
@@ -22,9 +28,9 @@ from zset_join.changelog import ChangelogForm, encoded_schema, format_named
 from zset_join.checkpoint.reading import checkpoint_folder, no_checkpoint, stored_query_id
 from zset_join.core.errors import OptionError
 from zset_join.core.options import QueryOptions
+from zset_join.lookup import Lookup
 from zset_join.query.several import PlannedQuery
 from zset_join.runners.spark.api.changing_query import ChangingOnExecutors, ChangingQuery
-from zset_join.runners.spark.api.lookup_defaults import is_lookup_option, job_defaults, lookup_options
 from zset_join.runners.spark.api.query import JoinQuery, attached_on_server, start_query, start_served
 from zset_join.runners.spark.api.stored_query import QueryRunner, StoredQuery
 from zset_join.runners.spark.api.unknown_methods import missing_on_writer, not_for_views
@@ -53,10 +59,9 @@ from zset_join.runners.spark.driver.starting import (
 )
 from zset_join.runners.spark.epoch.heartbeat import Heartbeat
 from zset_join.runners.spark.epoch.named_outputs import TABLE, output_named
-from zset_join.runners.spark.epoch.outputs import ChosenOutput, FunctionOutput, SinkOutput
+from zset_join.runners.spark.epoch.outputs import ChosenOutput, FunctionOutput, SinkOutput, UpsertOutput
 from zset_join.runners.spark.epoch.runner import EpochRunner
 from zset_join.runners.spark.epoch.several_outputs import SeveralOutputs
-from zset_join.runners.spark.epoch.upsert_output import UpsertOutput
 from zset_join.runners.spark.frames.facts import is_connect, parallelism
 from zset_join.runners.spark.frames.sent import frame_bytes
 from zset_join.runners.spark.planning.buffer_limit import limited_join
@@ -65,10 +70,63 @@ from zset_join.runners.spark.planning.placed_query import PlacedQuery
 from zset_join.runners.spark.rows.baseline import needs_start, with_start
 from zset_join.runners.spark.session import check_session
 from zset_join.sinks.sink import Sink
-from zset_join.stages import Stage
+from zset_join.stages import LookupJoinStage, Stage, StageOptions
 from zset_join.stages.lookup_join import explained_for
 
-__all__ = ["JoinStreamWriter"]
+__all__ = [
+    "PREFIX",
+    "JoinStreamWriter",
+    "check_connections",
+    "is_lookup_option",
+    "job_defaults",
+    "lookup_options",
+]
+
+PREFIX = "lookup."
+_CONF = "spark.zset_join.lookup."
+
+
+def is_lookup_option(name: str) -> bool:
+    """Return whether an option of the writer is about lookups.
+
+    >>> is_lookup_option("lookup.capacity"), is_lookup_option("buckets")
+    (True, False)
+    """
+    return name.lower().startswith(PREFIX)
+
+
+def job_defaults(session: SparkSession, options: Mapping[str, Any]) -> Lookup | None:
+    """Return the lookup settings of the session and a writer; None where there are none."""
+    given = {name[len(_CONF) :]: value for name, value in session.conf.getAll.items() if name.lower().startswith(_CONF)}
+    given |= {name[len(PREFIX) :]: value for name, value in options.items() if is_lookup_option(name)}
+    return Lookup.from_options(given) if given else None
+
+
+def lookup_options(session: SparkSession, options: Mapping[str, Any], stages: Sequence[Stage], buckets: int) -> dict[str, Any]:
+    """Return the job's facts for lookup joins; refuse more tasks than connections."""
+    defaults = job_defaults(session, options)
+    connects = any(isinstance(stage, LookupJoinStage) for stage in stages)
+    processes = min(buckets, parallelism(session)) if connects and buckets > 1 else 1
+    more = {"lookup_processes": processes, **({} if defaults is None else {"lookup": defaults})}
+    for stage in stages:
+        if isinstance(stage, LookupJoinStage):  # of all stages these alone open connections
+            settings = stage.settings(StageOptions(more=more))
+            if settings.cache != "full":
+                check_connections(settings.max_connections, processes=processes, source=stage.table.name)
+    return more
+
+
+def check_connections(max_connections: int, *, processes: int, source: str) -> None:
+    """Refuse a query whose tasks could not have a connection each."""
+    if processes > max_connections:
+        raise OptionError(
+            f'the lookup join with "{source}" may have max_connections={max_connections} connections, and {processes} tasks '
+            f"run at a time, each with at least one. Set max_connections={processes} or more, or buckets={max_connections} "
+            "or fewer.",
+            code="LOOKUP_CONNECTIONS",
+            limit=max_connections,
+            source=source,
+        )
 
 
 class JoinStreamWriter:

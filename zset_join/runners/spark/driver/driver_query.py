@@ -40,10 +40,9 @@ from zset_join.runners.spark.planning.lowering import LoweredTree
 from zset_join.runners.spark.planning.placed_query import PlacedQuery, placed_query
 from zset_join.runners.spark.planning.source_stream import SourceStream
 from zset_join.runners.spark.rows.layout import SlotLayout, as_type, make_layout
-from zset_join.runners.spark.rows.names import quoted
+from zset_join.runners.spark.rows.names import quoted, select_text
 from zset_join.runners.spark.rows.row_reading import RAW, REJECT, WEIGHT
 from zset_join.runners.spark.rows.schemas import spark_type
-from zset_join.runners.spark.rows.text_select import select_text
 from zset_join.zset import ZSet, single_batch
 
 __all__ = ["CollectedLayout", "DriverQuery", "WrittenQuery", "collected_layout", "collected_query", "united_rows"]

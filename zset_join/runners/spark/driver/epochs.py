@@ -58,13 +58,11 @@ from zset_join.runners.spark.driver.driver_query import CollectedLayout
 from zset_join.runners.spark.driver.memory import refuse_without_memory
 from zset_join.runners.spark.driver.record_decoder import SourceRows
 from zset_join.runners.spark.driver.rows_taken import rows_taken, together
-from zset_join.runners.spark.epoch.changed_batches import check_same_batch, epoch_before, has_ended
-from zset_join.runners.spark.epoch.disk_failures import disk_failure
+from zset_join.runners.spark.epoch.batches import check_same_batch, epoch_before, has_ended, is_completed, offsets_digest
+from zset_join.runners.spark.epoch.failures import disk_failure, lost_records
 from zset_join.runners.spark.epoch.frame_sink import FrameSink, TakesSession
 from zset_join.runners.spark.epoch.heartbeat import Heartbeat
 from zset_join.runners.spark.epoch.lookup_rows import keep_epoch_rows
-from zset_join.runners.spark.epoch.lost_records import lost_records
-from zset_join.runners.spark.epoch.offsets import is_completed, offsets_digest
 from zset_join.runners.spark.epoch.progress import ProgressLog
 from zset_join.runners.spark.frames.sent import frame_of
 from zset_join.runners.spark.rows.baseline import resolve_baselines

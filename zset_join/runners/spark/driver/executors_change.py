@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 from zset_join.checkpoint.changed_plans import ChangedPlan
 from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.checkpoint.files import attempt_name
-from zset_join.checkpoint.other_mode import OtherMode, StatePair, description_digest, other_mode_of
 from zset_join.checkpoint.reading import stored_description
 from zset_join.checkpoint.record import LATE_ROWS_TOTAL, BucketHistory, CommitRecord
 from zset_join.checkpoint.snapshot import write_snapshot
@@ -35,8 +34,8 @@ from zset_join.runners.local.evolving import Evolution
 from zset_join.runners.spark.driver.executors_state import ExecutorsState, state_on_driver
 from zset_join.runners.spark.driver.moved_tables import MovedTables, StateTables, stages_by_name
 from zset_join.runners.spark.driver.timed_states import kept_dues, times_on_executors
-from zset_join.runners.spark.epoch.changed_batches import written_parts
-from zset_join.runners.spark.planning.mode_pairs import mode_pairs
+from zset_join.runners.spark.epoch.batches import written_parts
+from zset_join.runners.spark.planning.other_mode import OtherMode, StatePair, description_digest, mode_pairs, other_mode_of
 from zset_join.runners.spark.planning.placed_query import PlacedQuery
 from zset_join.runners.spark.tools.rescaling import rescaled_stage
 from zset_join.stages import Stage

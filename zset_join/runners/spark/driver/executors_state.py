@@ -4,7 +4,7 @@
     -> `Evolution`
 
 The law: nothing of the checkpoint is written but a lease; the rows are those of one epoch, whether the query runs or not. What
-the query would be on the driver its program has written down at its start (`checkpoint/other_mode.py`).
+the query would be on the driver its program has written down at its start (`planning/other_mode.py`).
 
 Memory: the states whose rows are needed as Arrow data, twice; disk: once more, below a temporary directory.
 
@@ -23,7 +23,6 @@ import pyarrow as pa
 
 from zset_join.checkpoint.bucket import BucketState
 from zset_join.checkpoint.files import CheckpointFiles
-from zset_join.checkpoint.other_mode import OtherMode, description_digest, is_comparable, other_mode_of, read_other_mode
 from zset_join.checkpoint.reading import (
     CommittedState,
     changed_plan_of,
@@ -52,6 +51,13 @@ from zset_join.runners.local.query_changes import Query
 from zset_join.runners.local.stage_states import operators_of, shapes_of
 from zset_join.runners.spark.driver.moved_tables import MovedTables, stages_by_name
 from zset_join.runners.spark.driver.timed_states import times_on_driver
+from zset_join.runners.spark.planning.other_mode import (
+    OtherMode,
+    description_digest,
+    is_comparable,
+    other_mode_of,
+    read_other_mode,
+)
 from zset_join.stages import StageOptions
 from zset_join.state.rows.hash_seed import seed_of_query
 from zset_join.storage.folder import open_folder

@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from zset_join.checkpoint.other_mode import StatePair
 from zset_join.core.errors import StateError
 from zset_join.runners.local.stored_rows import gaps_of
+from zset_join.runners.spark.planning.other_mode import StatePair
 from zset_join.shapes.kept_types import NullKeys
 from zset_join.stages import Stage, StageOptions, read_stage
 from zset_join.state.rows.side_snapshot import SNAPSHOT_DEGREE, SNAPSHOT_WEIGHT

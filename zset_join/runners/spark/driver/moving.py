@@ -6,7 +6,7 @@
 The law: the query answers afterwards what it would have answered, row for row as a Z-set. Until the record is there nothing has
 changed: a process that dies on the way leaves the old mode. Nothing is removed before the query has committed its next epoch.
 
-What the other mode's plan is, and which state is which, the program has written down (`checkpoint/other_mode.py`); no program
+What the other mode's plan is, and which state is which, the program has written down (`planning/other_mode.py`); no program
 and no Spark session is needed here. On executors the query has one bucket then; `rescale` gives it more.
 
 Memory: the whole state as Arrow data, twice. Disk: a second set of snapshots.
@@ -29,7 +29,6 @@ from zset_join.checkpoint.bucket import BucketState
 from zset_join.checkpoint.changed_plans import ChangedPlan
 from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.checkpoint.files import attempt_name
-from zset_join.checkpoint.other_mode import OtherMode, StatePair, description_digest, read_other_mode
 from zset_join.checkpoint.owner import Ownership
 from zset_join.checkpoint.reading import (
     checkpoint_folder,
@@ -49,7 +48,8 @@ from zset_join.core.tick import Tick
 from zset_join.runners.spark.driver.choosing import stored_mode
 from zset_join.runners.spark.driver.moved_tables import MovedTables, StateTables, stages_by_name
 from zset_join.runners.spark.driver.on_server import once_free
-from zset_join.runners.spark.epoch.offsets import is_completed
+from zset_join.runners.spark.epoch.batches import is_completed
+from zset_join.runners.spark.planning.other_mode import OtherMode, StatePair, description_digest, read_other_mode
 from zset_join.stages import StageOptions
 from zset_join.state.rows.hash_seed import seed_of_query
 

@@ -13,14 +13,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from zset_join.checkpoint.descriptions import SESSION, differences
-from zset_join.checkpoint.other_mode import (
-    READS_OTHERWISE,
-    WAITS_FOR_TIME,
-    OtherMode,
-    description_digest,
-    read_other_mode,
-    write_other_mode,
-)
 from zset_join.checkpoint.reading import checkpoint_folder, stored_description
 from zset_join.core.errors import OptionError, PlanError
 from zset_join.core.options import QueryOptions
@@ -28,7 +20,15 @@ from zset_join.plan.query_plan import QueryPlan
 from zset_join.runners.local.directory_plans import described_plan, written_plan
 from zset_join.runners.spark.driver.driver_query import DriverQuery
 from zset_join.runners.spark.frames.facts import is_connect
-from zset_join.runners.spark.planning.mode_pairs import mode_pairs
+from zset_join.runners.spark.planning.other_mode import (
+    READS_OTHERWISE,
+    WAITS_FOR_TIME,
+    OtherMode,
+    description_digest,
+    mode_pairs,
+    read_other_mode,
+    write_other_mode,
+)
 from zset_join.runners.spark.planning.placed_query import PlacedQuery
 from zset_join.runners.spark.planning.source_stream import SourceStream
 from zset_join.runners.spark.rows.baseline import resolve_baselines

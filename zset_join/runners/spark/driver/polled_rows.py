@@ -31,7 +31,7 @@ from zset_join.runners.spark.driver.epochs import spark_query_id
 from zset_join.runners.spark.driver.reading_errors import foreign_reading, reading_failed, replanned, rolled_back
 from zset_join.runners.spark.driver.rows_taken import batch_taken
 from zset_join.runners.spark.driver.staging import note_taken, remove_place, taken_through
-from zset_join.runners.spark.epoch.offsets import offsets_digest
+from zset_join.runners.spark.epoch.batches import offsets_digest
 from zset_join.runners.spark.planning.source_stream import SourceStream
 from zset_join.runners.spark.rows.baseline import has_start, make_start, with_made_start
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from zset_join.core.errors import StateError, ZsetJoinError
-from zset_join.runners.spark.epoch.lost_records import lost_records
+from zset_join.runners.spark.epoch.failures import lost_records
 
 __all__ = ["foreign_reading", "other_columns", "reading_failed", "replanned", "rolled_back"]
 

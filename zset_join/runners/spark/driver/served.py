@@ -43,7 +43,7 @@ from zset_join.runners.spark.epoch.runner import EpochRunner
 from zset_join.runners.spark.frames.sent import packed_with_frames, unpacked_with_frames
 
 if TYPE_CHECKING:
-    from zset_join.checkpoint.other_mode import OtherMode
+    from zset_join.runners.spark.planning.other_mode import OtherMode
 
 __all__ = ["SentQuery", "ServedEpochs", "answer_of", "read_at_rest", "refuse_served"]
 

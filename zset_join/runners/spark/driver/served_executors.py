@@ -33,8 +33,8 @@ from zset_join.runners.spark.epoch.runner import EpochRunner
 from zset_join.runners.spark.epoch.several_outputs import SeveralOutputs
 from zset_join.runners.spark.frames.facts import analysed, is_connect
 from zset_join.runners.spark.frames.sent import packed_with_frames, unpacked_with_frames
-from zset_join.runners.spark.planning.described_query import names_of_streams
 from zset_join.runners.spark.planning.normalise import TaggedStreams
+from zset_join.runners.spark.planning.placed_query import names_of_streams
 from zset_join.runners.spark.rows.baseline import with_made_start
 
 __all__ = ["ExecutorSettings", "sent_to_executors", "served_executor_rows", "stored_facts"]

@@ -27,7 +27,7 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from zset_join.core.errors import StateError
 from zset_join.runners.spark.driver.epochs import spark_query_id
-from zset_join.runners.spark.epoch.offsets import offsets_digest
+from zset_join.runners.spark.epoch.batches import offsets_digest
 from zset_join.runners.spark.rows.baseline import has_start, uri_below
 from zset_join.storage.folder import Folder, is_local, local_path, open_folder
 from zset_join.storage.local import remove_tree

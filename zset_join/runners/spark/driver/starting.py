@@ -19,7 +19,7 @@ from zset_join.runners.spark.driver.epochs import DriverEpochs, DriverSettings
 from zset_join.runners.spark.driver.on_server import on_server, start_on_server
 from zset_join.runners.spark.epoch.heartbeat import Heartbeat
 from zset_join.runners.spark.frames.facts import is_connect
-from zset_join.runners.spark.planning.described_query import names_of_streams
+from zset_join.runners.spark.planning.placed_query import names_of_streams
 from zset_join.runners.spark.planning.stages import hybrid_stages
 from zset_join.runners.spark.rows.baseline import needs_start, with_made_start, with_start
 from zset_join.stages import Stage, StageOptions

@@ -40,9 +40,8 @@ from zset_join.runners.spark.driver.executors_change import (
     planned_form,
 )
 from zset_join.runners.spark.driver.executors_state import ExecutorsState
-from zset_join.runners.spark.epoch.offsets import is_completed
-from zset_join.runners.spark.planning.described_query import described_query, names_of_streams
-from zset_join.runners.spark.planning.placed_query import PlacedQuery
+from zset_join.runners.spark.epoch.batches import is_completed
+from zset_join.runners.spark.planning.placed_query import PlacedQuery, described_query, names_of_streams
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

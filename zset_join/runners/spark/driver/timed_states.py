@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from zset_join.checkpoint.other_mode import StatePair
 from zset_join.checkpoint.record import BucketHistory, CommitRecord
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.runners.common.event_clock import stage_watermark
 from zset_join.runners.local.evolving import Evolution
 from zset_join.runners.local.watermarks import KnownTimes, SourceTime, Watermarks
+from zset_join.runners.spark.planning.other_mode import StatePair
 from zset_join.stages import Stage
 from zset_join.zset.protocol import NOTHING_DUE, NextDue, earliest
 

@@ -1,7 +1,8 @@
 """Outputs of a query inside Spark by the names of `zset_join.connectors`.
 
 A sink is given the answer on the driver. The files of a Parquet changelog are written by the tasks themselves. A table of a
-catalog is written by the session, so that it has no entry among the connectors of all runners.
+catalog is written by the session, so that it has no entry among the connectors of all runners. Delta tables, the view and the
+changelog, are written by the driver with the package `deltalake`.
 """
 
 from __future__ import annotations
@@ -10,11 +11,44 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from pyspark.sql import DataFrame, SparkSession
+
 from zset_join.connectors import sink
 from zset_join.core.errors import OptionError
-from zset_join.runners.spark.epoch.outputs import ChangelogOutput, ChosenOutput, SinkOutput
+from zset_join.core.relation import Relation
+from zset_join.runners.spark.epoch.outputs import ChangelogOutput, ChosenOutput, SinkOutput, read_lines
+from zset_join.runners.spark.rows.schemas import spark_schema
+from zset_join.sinks.delta_changelog import DeltaChangelogSink
+from zset_join.sinks.delta_view import DeltaViewSink
 
-__all__ = ["TABLE", "output_named"]
+__all__ = [
+    "TABLE",
+    "DeltaOutput",
+    "output_named",
+]
+
+
+class DeltaOutput(SinkOutput):
+    """Write every epoch to a Delta table, and read it by Spark."""
+
+    def __init__(self, sink: DeltaViewSink | DeltaChangelogSink) -> None:
+        super().__init__(sink)
+        self._table = sink
+
+    def open(self, relation: Relation, query_id: str, *, may_lack_columns: bool = False) -> None:
+        super().open(relation, query_id, may_lack_columns=may_lack_columns)
+        self._rows = relation.schema
+
+    def contents(self, session: SparkSession) -> DataFrame | None:
+        paths = [self._table.log.folder.uri(file.name) for file in self._table.log.files()]
+        if isinstance(self._table, DeltaChangelogSink):
+            return read_lines(session, paths, self._rows, self._table.form)
+        schema = spark_schema(self._rows)
+        return session.read.schema(schema).parquet(*paths) if paths else session.createDataFrame([], schema)
+
+    def at_rest(self) -> tuple[str, ...]:
+        return (self._table.log.location,)
+
 
 TABLE = "table"
 """The name of a table of a catalog among outputs."""
@@ -42,7 +76,7 @@ def _table(options: Mapping[str, Any]) -> ChosenOutput:
 
 
 def _delta(made: Any) -> ChosenOutput:
-    from zset_join.runners.spark.epoch.delta_outputs import DeltaOutput
+    from zset_join.runners.spark.epoch.named_outputs import DeltaOutput
 
     return DeltaOutput(made)
 

@@ -41,8 +41,7 @@ from weakref import WeakValueDictionary
 from zset_join.checkpoint.record import CommitRecord
 from zset_join.core.shown_values import counted
 from zset_join.runners.common.late_changes import late_change_counts
-from zset_join.runners.spark.planning.stage_names import stage_order
-from zset_join.runners.spark.planning.stages import StreamPlace
+from zset_join.runners.spark.planning.stages import StreamPlace, stage_order
 from zset_join.runners.spark.worker.receipts import TaskReceipt
 
 __all__ = ["ProgressLog", "epoch_counts", "epoch_line", "epoch_title", "join_progress", "recorded_seconds", "stage_seconds"]

@@ -41,14 +41,20 @@ from zset_join.runners.common.epoch_spans import write_epoch_span
 from zset_join.runners.common.late_changes import warn_of_late_changes
 from zset_join.runners.common.rejected import Rejected
 from zset_join.runners.local.undoing import note_given_change
-from zset_join.runners.spark.epoch.changed_batches import change_rows, check_same_batch, epoch_before, given_change, has_ended
-from zset_join.runners.spark.epoch.disk_failures import disk_failure
+from zset_join.runners.spark.epoch.batches import (
+    change_rows,
+    check_same_batch,
+    epoch_before,
+    given_change,
+    has_ended,
+    is_completed,
+    offsets_digest,
+)
 from zset_join.runners.spark.epoch.epoch_plan import EpochPlan, dead_letters_of
 from zset_join.runners.spark.epoch.event_times import EventTimes
+from zset_join.runners.spark.epoch.failures import disk_failure, lost_records
 from zset_join.runners.spark.epoch.heartbeat import Heartbeat
 from zset_join.runners.spark.epoch.lookup_rows import keep_epoch_rows
-from zset_join.runners.spark.epoch.lost_records import lost_records
-from zset_join.runners.spark.epoch.offsets import is_completed, offsets_digest
 from zset_join.runners.spark.epoch.outputs import Output, SelectiveOutput
 from zset_join.runners.spark.epoch.progress import (
     ProgressLog,
@@ -61,12 +67,10 @@ from zset_join.runners.spark.epoch.progress import (
 from zset_join.runners.spark.epoch.several_outputs import SeveralOutputs
 from zset_join.runners.spark.frames.topics import TopicIds, topics_of
 from zset_join.runners.spark.planning.buffer_limit import QueryBuffer, limited_join
-from zset_join.runners.spark.planning.described_query import described_query
 from zset_join.runners.spark.planning.job_settings import described_jobs, job_settings, wanted_settings
 from zset_join.runners.spark.planning.normalise import TaggedStreams
-from zset_join.runners.spark.planning.placed_query import PlacedQuery
-from zset_join.runners.spark.planning.stage_names import stage_order
-from zset_join.runners.spark.planning.stages import check_rows, hybrid_stages, places_of
+from zset_join.runners.spark.planning.placed_query import PlacedQuery, described_query
+from zset_join.runners.spark.planning.stages import check_rows, hybrid_stages, places_of, stage_order
 from zset_join.runners.spark.worker.locality import Locality
 from zset_join.runners.spark.worker.quarantine import DeadLetters, forget, publish_dead_letters
 from zset_join.runners.spark.worker.receipts import TaskReceipt, error_of_receipt

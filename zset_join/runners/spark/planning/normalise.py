@@ -27,10 +27,9 @@ from zset_join.runners.common.stage_bucket import GLOBAL_BUCKET
 from zset_join.runners.spark.planning.stages import PlannedStage, Stream, places_in_order
 from zset_join.runners.spark.rows.baseline import union
 from zset_join.runners.spark.rows.layout import RECEIPT_FLAG, REJECTED, TARGET, SlotLayout, assign_slots, make_layout
-from zset_join.runners.spark.rows.names import quoted
+from zset_join.runners.spark.rows.names import quoted, select_text
 from zset_join.runners.spark.rows.row_reading import RAW, REJECT, WEIGHT
 from zset_join.runners.spark.rows.schemas import spark_type
-from zset_join.runners.spark.rows.text_select import select_text
 from zset_join.stages import StageInput
 
 __all__ = ["TaggedStreams", "hashed_name", "hashed_type", "slot_bucket", "stage_bucket", "tag"]

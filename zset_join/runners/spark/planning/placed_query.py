@@ -25,20 +25,52 @@ from zset_join.runners.spark.planning.buffer_limit import explained_limit
 from zset_join.runners.spark.planning.explaining import explained_query
 from zset_join.runners.spark.planning.lowering import LoweredTree
 from zset_join.runners.spark.planning.normalise import hashed_name
-from zset_join.runners.spark.planning.placed import forwards_rows
 from zset_join.runners.spark.planning.placement import placed_stages, unique_input_names
 from zset_join.runners.spark.planning.source_stream import SourceStream
-from zset_join.runners.spark.planning.stage_names import stage_name
-from zset_join.runners.spark.planning.stages import PlannedStage, explained_state, named, places_in_order
+from zset_join.runners.spark.planning.stages import (
+    PlannedStage,
+    explained_state,
+    forwards_rows,
+    named,
+    places_in_order,
+    stage_name,
+)
+from zset_join.runners.spark.rows.baseline import resolve_baselines
 from zset_join.runners.spark.rows.schemas import refuse_collations
-from zset_join.runners.spark.rows.user_functions import UserFunction, explained_functions
+from zset_join.runners.spark.rows.user_functions import UserFunction, explained_functions, with_functions
 from zset_join.runners.spark.worker.shared_place import SharedPlace
 from zset_join.stages import Stage
 from zset_join.stages.effect import unchangeable
 from zset_join.stages.shared_table import SharedTableStage
 from zset_join.stages.written import read_schema
 
-__all__ = ["FusedStages", "PlacedQuery", "placed_query", "refuse_compared_collations"]
+__all__ = [
+    "FusedStages",
+    "PlacedQuery",
+    "described_query",
+    "names_of_streams",
+    "placed_query",
+    "refuse_compared_collations",
+]
+
+
+def described_query(
+    query: PlacedQuery,
+    stored: Mapping[str, Any] | None,
+    *,
+    is_loaded: bool,
+    udf_version: str | None,
+    limits: Mapping[str, Any] | None = None,
+) -> Mapping[str, Any]:
+    """Return the description by which a checkpoint recognises a query."""
+    given = {**query.description(), **(limits or {})}
+    description = resolve_baselines(given, stored, is_loaded=is_loaded)
+    return with_functions(description, stored, query.functions, udf_version)
+
+
+def names_of_streams(stored: Mapping[str, Any] | None) -> tuple[str, ...]:
+    """Return the names of the streams that a checkpoint remembers, in the order in which Spark reads them."""
+    return () if stored is None else tuple(one["name"] for one in stored.get("inputs", ()) if "name" in one)
 
 
 @dataclass(frozen=True, kw_only=True)

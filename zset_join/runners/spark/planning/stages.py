@@ -4,12 +4,22 @@
 
 A *planned stage* is a stage, the row steps behind it, and where the rows go then: to an input of a later stage, or to the
 output. They are numbered in the order of an epoch: before a stage comes what its first input is made of, then what its
-second one is. Everything between two shuffles is one Python function in one Spark task: it answers, does the steps, and
-delivers: it writes the parts, or sends rows to the next stage, brought down to what that needs.
+second one is. A union is no stage: several stages feed one input, or the output.
+
+Everything between two shuffles is one Python function in one Spark task: it answers, does the steps, and delivers: it writes
+the parts, or sends rows to the next stage, brought down to what that needs.
 
 The law: the receipts of all stages of an epoch arrive in its one job, and what a stage sent is what the next one was given.
 
 Cost: a shuffle per stage whose rows are not in their bucket already.
+
+Names of stages, in receipts, commit records and directories; numbered in the order of an epoch, from 0, routes omitted:
+
+| name | is |
+|---|---|
+| `join`, `join-2` | a join; the first stage is without a number |
+| `route-left`, `route-right-2` | the route before an input of the stage of that number |
+| `aggregate-1`, `deduplicate-0` | another stage, called by its kind |
 """
 
 from __future__ import annotations
@@ -20,29 +30,99 @@ from functools import cached_property
 from typing import Protocol
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from zset_join.core.errors import OptionError, StateError
 from zset_join.core.options import HotBudget, QueryOptions
 from zset_join.core.relation import Relation
+from zset_join.plan.query_plan import QueryPlan
 from zset_join.plan.row_steps import RowStep, relation_after
-from zset_join.runners.spark.planning.stage_names import stage_name
 from zset_join.runners.spark.worker.receipts import TaskReceipt
 from zset_join.runners.spark.worker.shared_place import SharedPlace
 from zset_join.stages import Stage
 from zset_join.state.cold.row_limit import WHOLE_BUDGET_BYTES
 
 __all__ = [
+    "Placed",
     "PlannedStage",
     "Stream",
     "StreamPlace",
     "check_rows",
+    "ends_of",
     "explained_state",
+    "forwards_rows",
     "hybrid_stages",
     "named",
     "places_in_order",
     "places_of",
+    "stage_name",
+    "stage_order",
+    "visible_columns_of",
 ]
+
+JOIN_STAGE = "join"
+_SIDES = ("left", "right")
+
+
+def stage_name(kind: str, number: int, *, side: int = 0) -> str:
+    """Return the name of a stage.
+
+    >>> stage_name("join", 0), stage_name("join", 2), stage_name("route", 0, side=1), stage_name("aggregate", 1)
+    ('join', 'join-2', 'route-right', 'aggregate-1')
+    """
+    if kind == "route":
+        before = f"route-{_SIDES[side] if side < len(_SIDES) else side}"
+        return f"{before}-{number}" if number else before
+    return kind if kind == JOIN_STAGE and not number else f"{kind}-{number}"
+
+
+def stage_order(stage: str) -> int:
+    """Return how far from the sources a stage is, as its receipts name it.
+
+    >>> sorted(["join-2", "join", "aggregate-1", "route-left", "route-right-2"], key=stage_order)
+    ['route-left', 'join', 'aggregate-1', 'route-right-2', 'join-2']
+    """
+    kind, _, number = stage.rpartition("-")
+    if not number.isdigit():
+        kind, number = stage, "0"
+    return 2 * int(number) + (kind.partition("-")[0] != "route")
+
+
+_FORWARDING = frozenset({"latest", "route", "unchanged"})
+
+
+class Placed(Protocol):
+    """A query whose stages are placed."""
+
+    @property
+    def output(self) -> Relation: ...
+
+    @property
+    def planned_stages(self) -> tuple[PlannedStage, ...]:
+        """Return the stages in the order of an epoch."""
+        ...
+
+    @property
+    def query_plan(self) -> QueryPlan:
+        """Return the plan that does not depend on Spark; its stages have the numbers of the placed ones."""
+        ...
+
+    @property
+    def session(self) -> SparkSession: ...
+
+
+def ends_of(planned_stages: Sequence[PlannedStage]) -> list[PlannedStage]:
+    """Return the stages whose rows are the output."""
+    return [one for one in planned_stages if one.target is None]
+
+
+def forwards_rows(stage: Stage) -> bool:
+    """Return whether the answer of a stage is the table of its input, which is the only one."""
+    return stage.kind in _FORWARDING
+
+
+def visible_columns_of(stream: Stream) -> list[str]:
+    return [name for name in stream.schema.names if name not in stream.hidden]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,9 +24,9 @@ from zset_join.runners.spark.planning.job_settings import job_settings
 from zset_join.runners.spark.planning.row_steps import ZONE, RowStep, row_step
 from zset_join.runners.spark.planning.source_stream import SourceStream
 from zset_join.runners.spark.rows.baseline import union
+from zset_join.runners.spark.rows.names import select_text
 from zset_join.runners.spark.rows.row_reading import RAW, REJECT, WEIGHT
 from zset_join.runners.spark.rows.schemas import arrow_schema, field_type
-from zset_join.runners.spark.rows.text_select import select_text
 
 __all__ = ["as_input", "spark_step", "step_text", "stepped", "united"]
 

@@ -21,8 +21,7 @@ from zset_join.core.errors import PlanError
 from zset_join.core.relation import ChangelogMode
 from zset_join.runners.spark.frames.facts import reader_of
 from zset_join.runners.spark.rows.layout import WEIGHT
-from zset_join.runners.spark.rows.names import quoted
-from zset_join.runners.spark.rows.text_select import select_text
+from zset_join.runners.spark.rows.names import quoted, select_text
 
 __all__ = [
     "CONTROL",

@@ -33,8 +33,7 @@ from zset_join.plan.query_plan import Feed, PlanSource, QueryPlan
 from zset_join.runners.common.event_clock import stage_watermark
 from zset_join.runners.spark.frames.facts import analysed, is_connect
 from zset_join.runners.spark.planning.job_settings import job_settings
-from zset_join.runners.spark.planning.placed import Placed, visible_columns_of
-from zset_join.runners.spark.planning.stages import PlannedStage
+from zset_join.runners.spark.planning.stages import Placed, PlannedStage, visible_columns_of
 from zset_join.runners.spark.rows.names import column_named
 from zset_join.runners.spark.rows.schemas import field_type, spark_schema
 from zset_join.runners.spark.tools.logged_stages import changes_of_input, has_snapshot, stage_histories

@@ -27,8 +27,7 @@ from zset_join.core.errors import PlanError, StateError
 from zset_join.runners.local.explaining_logs import LoggedStage, explain_from_logs
 from zset_join.runners.local.feeding import transforms_of
 from zset_join.runners.spark.epoch.runner import EpochRunner
-from zset_join.runners.spark.planning.placed import Placed
-from zset_join.runners.spark.planning.stages import PlannedStage
+from zset_join.runners.spark.planning.stages import Placed, PlannedStage
 from zset_join.runners.spark.rows.schemas import spark_schema
 from zset_join.stages.stage import NO_LIMIT
 from zset_join.state.rows.side_snapshot import SNAPSHOT_WEIGHT

@@ -34,12 +34,11 @@ from zset_join.core.errors import OptionError, PlanError, StateError
 from zset_join.core.relation import Relation
 from zset_join.plan.row_steps import name_after
 from zset_join.runners.spark.epoch.runner import EpochRunner
-from zset_join.runners.spark.planning.placed import Placed, ends_of
 from zset_join.runners.spark.planning.placed_query import PlacedQuery
 from zset_join.runners.spark.planning.source_stream import SourceStream
-from zset_join.runners.spark.rows.names import column_named
+from zset_join.runners.spark.planning.stages import Placed, ends_of
+from zset_join.runners.spark.rows.names import column_named, sums_per_row
 from zset_join.runners.spark.rows.schemas import field_type, spark_type
-from zset_join.runners.spark.rows.text_select import sums_per_row
 from zset_join.runners.spark.tools.batch_sources import (
     BatchSource,
     BatchTables,

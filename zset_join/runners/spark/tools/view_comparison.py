@@ -24,8 +24,8 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from zset_join.core.relation import Relation
 from zset_join.core.shown_values import shown_rows
-from zset_join.runners.spark.planning.placed import Placed
-from zset_join.runners.spark.rows.text_select import sums_per_row
+from zset_join.runners.spark.planning.stages import Placed
+from zset_join.runners.spark.rows.names import sums_per_row
 from zset_join.tools.reports import VerificationReport, of_outputs
 from zset_join.zset import single_batch
 

@@ -1,24 +1,39 @@
-"""Which state of a query on executors is which one on the driver.
+"""Description of a query inside Spark in its other mode, driver or executors, written by its program.
 
-The law: two states are a pair when their stages do the same to the same rows, from the sources up. A route, and an `unchanged`
-stage, is looked through: its answer is the table that it is given. What is computed between stages does not count, for
-both plans are of one program; where that leaves a choice, there is no pair.
+    zset/other_mode.json        description and plan of the other mode, and which of its states is which
 
-Where executors have a route in front of a join, the join trusts the order of its changes; on the driver it remembers it itself.
+The law: it holds for the description that it names, of the mode in which the checkpoint runs; beside another description it
+counts for nothing. It is written at a start, before anything is answered, and nothing that an epoch does depends on it.
+
+`zset-join rescale CHECKPOINT --execution ...` has no program, so all that it needs of the plan is here.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from zset_join.checkpoint.other_mode import StatePair
 from zset_join.plan.query_plan import Feed, QueryPlan, StageNode
 from zset_join.stages import Stage
 from zset_join.stages.written import text_of
+from zset_join.storage.folder import Folder
+from zset_join.storage.sealed import seal, unseal
 
-__all__ = ["mode_pairs"]
+__all__ = [
+    "READS_OTHERWISE",
+    "WAITS_FOR_TIME",
+    "OtherMode",
+    "StatePair",
+    "description_digest",
+    "is_comparable",
+    "mode_pairs",
+    "other_mode_of",
+    "read_other_mode",
+    "write_other_mode",
+]
 
 _HOW_FED = "reduces"
 """The field of an aggregate for whether it is fed rows or their sums; its state is the same."""
@@ -105,3 +120,72 @@ def _routes(plan: QueryPlan, node: StageNode, wanted: Stage) -> dict[str, int] |
         elif before.sequence_by != after.sequence_by:
             return f"the changes of {node.name} have another order there"
     return found
+
+
+WAITS_FOR_TIME = "it has stages that wait for a time"
+"""Why a state is not moved, though all of it has a form in the other mode: it is compared and changed there."""
+READS_OTHERWISE = "Spark counts the sources of a query, and "
+"""What such a reason begins with where only Spark's own files prevent a move; what each mode reads follows."""
+_FILE = "other_mode.json"
+_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatePair:
+    """Name one state in both modes."""
+
+    executors: str
+    driver: str
+    routes: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherMode:
+    """Hold what a query would be in the other mode."""
+
+    of: str
+    mode: str
+    refused: str | None = None
+    description: Mapping[str, Any]
+    plan: Mapping[str, Any]
+    sources: tuple[Mapping[str, Any], ...] = ()
+    pairs: tuple[StatePair, ...] = ()
+
+
+def description_digest(description: Mapping[str, Any]) -> str:
+    """Return what is equal for equal descriptions."""
+    return hashlib.blake2b(json.dumps(description, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+def is_comparable(refused: str | None) -> bool:
+    """Return whether a query is compared and changed in the form of the other mode, where a move is refused for a reason.
+
+    >>> is_comparable(None), is_comparable(WAITS_FOR_TIME), is_comparable("several joins look up in one table")
+    (True, True, False)
+    >>> is_comparable(f"{READS_OTHERWISE}executors read ['a', 'b'], the driver ['b', 'a']")
+    True
+    """
+    return refused is None or refused == WAITS_FOR_TIME or refused.startswith(READS_OTHERWISE)
+
+
+def write_other_mode(folder: Folder, other: OtherMode) -> None:
+    """Write it down; what was there is replaced."""
+    folder.put(_FILE, seal(asdict(other), version=_FORMAT, name=_FILE))
+
+
+def read_other_mode(folder: Folder) -> OtherMode | None:
+    """Return what was written down; None where nothing was, or not so that this version can read it."""
+    data = folder.read(_FILE)
+    if data is None:
+        return None
+    try:
+        written = unseal(data.to_pybytes(), version=_FORMAT, name=_FILE)
+    except ValueError:  # damaged, or of another version: the next start writes it again
+        return None
+    return other_mode_of(written)
+
+
+def other_mode_of(written: Mapping[str, Any]) -> OtherMode:
+    """Return what `dataclasses.asdict` made of one."""
+    pairs = tuple(StatePair(**pair) for pair in written["pairs"])
+    return OtherMode(**{**written, "pairs": pairs, "sources": tuple(written["sources"])})

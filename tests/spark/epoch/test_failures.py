@@ -15,7 +15,7 @@ from tests.spark.conftest import Collected, Source
 from tests.sweeps import some_of
 from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.core.errors import SinkError, StateError
-from zset_join.runners.spark.epoch.disk_failures import disk_failure
+from zset_join.runners.spark.epoch.failures import disk_failure
 from zset_join.storage.operations import Operation, observe
 
 FULL = OSError(errno.ENOSPC, "No space left on device", "/data/cp/zset/log/1")

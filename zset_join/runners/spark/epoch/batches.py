@@ -1,7 +1,11 @@
-"""A query that was changed in place: every change takes an epoch, and none of Spark's batches.
+"""Spark's batches and the epochs they are: every change of a query takes an epoch, and none of Spark's batches.
 
-    parts of its record:   "change"   the difference
-                           "begin"    all rows, for outputs that begin with the change
+    parts of the record of a change:   "change"   the difference
+                                       "begin"    all rows, for outputs that begin with the change
+
+Spark writes `<checkpointLocation>/offsets/<batch>` before it requests a batch, and never changes it. When its files were rolled
+back, it plans the batch again and writes another one. It writes `<checkpointLocation>/commits/<batch>` once the batch is in the
+output, and never requests it again.
 
 The law: batch N is epoch N + the changes before it. The batch before a change may come again behind it; it is not taken twice,
 and refused when it has other input. On executors the start that follows gives outputs the change, unless they have it.
@@ -9,6 +13,7 @@ and refused when it has other input. On executors the start that follows gives o
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 
 import pyarrow as pa
@@ -21,9 +26,31 @@ from zset_join.checkpoint.reading import START_OVER, read_record, record_name
 from zset_join.checkpoint.record import CommitRecord, PartEntry
 from zset_join.core.errors import StateError
 from zset_join.core.tick import Tick
+from zset_join.storage.folder import open_folder
 from zset_join.zset import ZSet
 
-__all__ = ["change_rows", "check_same_batch", "epoch_before", "given_change", "has_ended", "written_parts"]
+__all__ = [
+    "change_rows",
+    "check_same_batch",
+    "epoch_before",
+    "given_change",
+    "has_ended",
+    "is_completed",
+    "offsets_digest",
+    "written_parts",
+]
+
+
+def offsets_digest(checkpoint_location: str, epoch: int) -> str | None:
+    """Return the digest of an epoch's offsets; None when Spark keeps none where they are looked for."""
+    content = open_folder(checkpoint_location).read(f"offsets/{epoch}")
+    return None if content is None else hashlib.blake2b(content, digest_size=16).hexdigest()
+
+
+def is_completed(checkpoint_location: str, epoch: int) -> bool:
+    """Return whether Spark has completed an epoch and does not request it again."""
+    return open_folder(checkpoint_location).size(f"commits/{epoch}") is not None
+
 
 _CHANGE, _BEGIN = "change", "begin"
 
