@@ -23,7 +23,7 @@ from zset_join.core.errors import SinkError, StateError, ZsetJoinError
 from zset_join.core.options import HotBudget
 from zset_join.pipeline import FunctionSink, Pipeline, appends
 from zset_join.pipeline import functions as F  # noqa: N812 - PySpark's own habit
-from zset_join.runners.local.place import place_of
+from zset_join.runners.local.directory_plans import place_of
 from zset_join.sinks.duckdb_view import DuckDBViewSink
 from zset_join.sinks.parquet_changelog import ParquetChangelogSink
 from zset_join.sinks.row_files import JsonLinesSink

@@ -25,7 +25,7 @@ from zset_join.checkpoint import owner
 from zset_join.core.errors import StateError, ZsetJoinError
 from zset_join.pipeline import Pipeline, changes, sink
 from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users import theirs
-from zset_join.runners.local.place import Place
+from zset_join.runners.local.directory_plans import Place
 from zset_join.sinks.parquet_changelog import read_changelog
 from zset_join.storage.folder import open_folder
 from zset_join.storage.operations import Operation, observe

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from zset_join.core.errors import ResourceError
-from zset_join.runners.spark.driver import collecting, memory
+from zset_join.runners.spark.driver import choosing, collecting
 from zset_join.runners.spark.driver.collecting import collected_slices, collected_table, first_tables
 
 
@@ -59,11 +59,11 @@ def test_rows_whose_answer_would_not_fit_into_the_container_are_refused(
     (tmp_path / "memory.max").write_text("1000\n")
     (tmp_path / "memory.current").write_text("900\n")
     (tmp_path / "memory.stat").write_text("anon 400\nfile 500\n")
-    monkeypatch.setattr(memory, "_CGROUPS", ((str(tmp_path), "memory.max", "memory.current", "file"),))
+    monkeypatch.setattr(choosing, "_CGROUPS", ((str(tmp_path), "memory.max", "memory.current", "file"),))
 
-    assert (memory.memory_bytes(), memory.available_bytes()) == (1000, 600)
-    memory.refuse_without_memory(300, 0)
+    assert (choosing.memory_bytes(), choosing.available_bytes()) == (1000, 600)
+    choosing.refuse_without_memory(300, 0)
     with pytest.raises(ResourceError, match="600 bytes of memory are left") as refused:
-        memory.refuse_without_memory(301, 4)
+        choosing.refuse_without_memory(301, 4)
 
     assert (refused.value.code, refused.value.facts["limit"]) == ("DELTA_TOO_LARGE", 300)

@@ -23,7 +23,7 @@ from zset_join.evolution.changed_columns import ChangeTerms
 from zset_join.lookup import ArrowSource, Lookup
 from zset_join.pipeline import PROCESSING_TIME
 from zset_join.runners.any_mode import evolve_wherever
-from zset_join.runners.spark.driver.timed_states import kept_dues
+from zset_join.runners.spark.driver.executors_state import kept_dues
 from zset_join.spark import JoinQuery, StateTtl, appends, changes
 from zset_join.spark import functions as F  # noqa: N812 - as PySpark users write it
 from zset_join.zset.protocol import NextDue

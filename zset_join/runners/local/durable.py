@@ -44,13 +44,20 @@ from zset_join.runners.common.stage_bucket import check_stages
 from zset_join.runners.common.workers import Workers
 from zset_join.runners.local.contents import Contents
 from zset_join.runners.local.dead_letters import write_dead_letters
-from zset_join.runners.local.directory_plans import DirectoryChange, described_plan, digest_of, written_plan
+from zset_join.runners.local.directory_plans import (
+    DirectoryChange,
+    Place,
+    claimed,
+    described_plan,
+    digest_of,
+    place_of,
+    written_plan,
+)
 from zset_join.runners.local.directory_rows import WEIGHT, input_folder, load_inputs, newest_slots, view_folder, view_rows
 from zset_join.runners.local.durable_epoch import DurableEpoch, OpenStages
 from zset_join.runners.local.engine import AnsweredEpoch
 from zset_join.runners.local.evolving import Evolution
 from zset_join.runners.local.history import InputHistory
-from zset_join.runners.local.place import Place, claimed, place_of
 from zset_join.runners.local.stage_states import held_sides
 from zset_join.runners.local.unfinished import closed_unread
 from zset_join.runners.local.watermarks import Watermarks

@@ -39,25 +39,29 @@ from zset_join.runners.common.rejected import RejectedRows
 from zset_join.runners.common.workers import Workers
 from zset_join.runners.local.contents import Contents, repeated
 from zset_join.runners.local.dead_letters import dead_letters, no_dead_letters, replay_letters
-from zset_join.runners.local.directory_plans import plan_of_directory
+from zset_join.runners.local.directory_plans import PipelineOptions, Place, plan_of_directory
 from zset_join.runners.local.durable import PipelineDirectory
 from zset_join.runners.local.engine import AnsweredEpoch, Engine
 from zset_join.runners.local.history import InputHistory
 from zset_join.runners.local.outputs import Outputs, OutputsByView, PipelineOutputs, outputs_by_view
-from zset_join.runners.local.place import PipelineOptions, Place
 from zset_join.runners.local.prepared import PreparedEpoch
-from zset_join.runners.local.processing_time import processing_time_us
-from zset_join.runners.local.progress import epoch_counts, write_span
+from zset_join.runners.local.progress import (
+    epoch_counts,
+    explained_budgets,
+    explained_state,
+    explained_threads,
+    statistics_of,
+    write_span,
+)
 from zset_join.runners.local.query_changes import QueryChanges
 from zset_join.runners.local.questions import PipelineQuestions
 from zset_join.runners.local.saved import SavedState, load_state, save_state
 from zset_join.runners.local.stage_states import MemoryStates, StageStates, with_long_chunks
-from zset_join.runners.local.statistics import explained_budgets, explained_state, explained_threads, statistics_of
 from zset_join.runners.local.taking import RowTaking
 from zset_join.runners.local.undoing import UNDO_EPOCHS, checked_undo_epochs, note_given_change
 from zset_join.runners.local.unfinished import epoch_gap, out_of_memory
 from zset_join.runners.local.watched import PublishedEpochs, open_pipeline_console
-from zset_join.runners.local.watermarks import Watermarks
+from zset_join.runners.local.watermarks import Watermarks, processing_time_us
 from zset_join.sources.unread import Undecodable
 from zset_join.stages.lookup_join import explained_for
 from zset_join.stages.stage import StageOptions

@@ -17,8 +17,8 @@ from zset_join.plan.query_plan import one_view
 from zset_join.runners.local.contents import view_not_kept
 from zset_join.runners.local.explaining import explain_row
 from zset_join.runners.local.history import InputHistory, inputs_not_kept, part_of
+from zset_join.runners.local.progress import statistics_of
 from zset_join.runners.local.snapshots import Snapshots
-from zset_join.runners.local.statistics import statistics_of
 from zset_join.runners.local.verification import marks_by_stage, verify
 from zset_join.runners.local.watched import PublishedEpoch
 from zset_join.tools.batch import BatchTimes

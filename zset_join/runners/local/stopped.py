@@ -35,12 +35,11 @@ from zset_join.evolution.differences import PlanDiff
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.query.several import PlannedQuery
 from zset_join.runners.local.checkpoint_diff import evolution_to
-from zset_join.runners.local.directory_plans import DirectoryChange, check_kept_here, described_beside
+from zset_join.runners.local.directory_plans import DirectoryChange, Place, check_kept_here, described_beside, place_of
 from zset_join.runners.local.durable import PipelineDirectory
 from zset_join.runners.local.durable_epoch import DurableEpoch
 from zset_join.runners.local.evolving import Evolution
 from zset_join.runners.local.pipeline import Pipeline
-from zset_join.runners.local.place import Place, place_of
 from zset_join.runners.local.query_changes import Query
 from zset_join.runners.local.undoing import (
     UNDO_EPOCHS,

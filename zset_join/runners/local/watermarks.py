@@ -1,8 +1,8 @@
-"""How far event time has come: per source, and per stage the smallest of the sources that reach it.
+"""The times of an epoch: how far event time has come, per source and stage, and the processing time.
 
-The law: a watermark is the largest event time seen minus the delay, and never goes back (semantics 16). A stage's tick carries
-the one before the epoch's rows, against which late is measured, and the one after, against which is released. See `EventClock`
-for sources that are silent.
+The law: the processing time never decreases, and lies in the years 1 to 9999. A watermark is the largest event time seen minus
+the delay, and never goes back (semantics 16). A stage's tick carries the one before the epoch's rows, against which late is
+measured, and the one after, against which is released. See `EventClock` for sources that are silent.
 
 Remembers three numbers per source; a checkpoint keeps them in its commit records.
 
@@ -11,6 +11,9 @@ Times are microseconds since 1970-01-01 UTC, or what an integer column holds.
 
 from __future__ import annotations
 
+import datetime
+import operator
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,13 +23,57 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from zset_join.core.errors import PlanError
+from zset_join.core.errors import OptionError, PlanError
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.runners.common.event_clock import EventClock, later_of, stage_watermark
 from zset_join.runners.local.history import PastEpoch
 from zset_join.zset import ZSet
 
-__all__ = ["KnownTimes", "SourceTime", "Watermarks", "time_values"]
+__all__ = [
+    "KnownTimes",
+    "SourceTime",
+    "Watermarks",
+    "processing_time_us",
+    "time_values",
+]
+
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_MICROSECOND = datetime.timedelta(microseconds=1)
+_FIRST_US = (datetime.datetime.min.replace(tzinfo=datetime.UTC) - _EPOCH) // _MICROSECOND
+_LAST_US = (datetime.datetime.max.replace(tzinfo=datetime.UTC) - _EPOCH) // _MICROSECOND
+
+
+def processing_time_us(given: Any, last_us: int | None) -> int:
+    """Return the processing time of an epoch.
+
+    >>> processing_time_us(datetime.datetime(1970, 1, 2, tzinfo=datetime.UTC), None)
+    86400000000
+    >>> processing_time_us(7, 9)
+    9
+    """
+    wanted = time.time_ns() // 1000 if given is None else _as_us(given)
+    return wanted if last_us is None else max(wanted, last_us)
+
+
+def _as_us(given: Any) -> int:
+    if isinstance(given, datetime.datetime):
+        if given.tzinfo is None or given.utcoffset() is None:
+            raise _refused(given, "has no time zone; give one, such as datetime.UTC")
+        us = (given - _EPOCH) // _MICROSECOND
+    else:
+        try:
+            us = operator.index(given)
+        except TypeError as error:
+            raise _refused(given, "is not a time; give a datetime with a time zone, or microseconds since 1970") from error
+        if isinstance(given, bool):
+            raise _refused(given, "is not a time; give a datetime with a time zone, or microseconds since 1970")
+    if not _FIRST_US <= us <= _LAST_US:
+        raise _refused(given, "is outside of the years 1 to 9999; give microseconds since 1970, not another unit")
+    return us
+
+
+def _refused(given: Any, what: str) -> OptionError:
+    return OptionError(f"processing_time={given!r} {what}.", code="PROCESSING_TIME")
 
 
 @dataclass(frozen=True, slots=True)

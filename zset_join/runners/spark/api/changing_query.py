@@ -20,7 +20,7 @@ from zset_join.evolution.changed_columns import ChangeTerms
 from zset_join.evolution.differences import PlanDiff
 from zset_join.runners.spark.api.other_queries import planned_writer
 from zset_join.runners.spark.api.stored_query import Call
-from zset_join.runners.spark.driver.chosen_sink import ChosenSink
+from zset_join.runners.spark.epoch.named_outputs import ChosenSink
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

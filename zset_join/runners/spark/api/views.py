@@ -37,8 +37,8 @@ from zset_join.runners.spark.api.other_queries import register_writer_of_several
 from zset_join.runners.spark.api.stream_arguments import check_stream_name
 from zset_join.runners.spark.api.unknown_methods import missing_on_view
 from zset_join.runners.spark.api.writer import JoinStreamWriter
-from zset_join.runners.spark.driver.chosen_sink import ChosenSink
 from zset_join.runners.spark.driver.driver_query import WrittenQuery
+from zset_join.runners.spark.epoch.named_outputs import ChosenSink
 from zset_join.runners.spark.epoch.outputs import ChosenOutput
 from zset_join.runners.spark.planning.lowering import BoundStep, lowered_query, translated
 from zset_join.runners.spark.planning.placed_query import PlacedQuery, refuse_compared_collations

@@ -35,7 +35,6 @@ from zset_join.runners.spark.api.query import JoinQuery, attached_on_server, sta
 from zset_join.runners.spark.api.stored_query import QueryRunner, StoredQuery
 from zset_join.runners.spark.api.unknown_methods import missing_on_writer, not_for_views
 from zset_join.runners.spark.driver.choosing import Choice, choice_of_connect, chosen_mode, expected_state
-from zset_join.runners.spark.driver.chosen_sink import ChosenSink
 from zset_join.runners.spark.driver.driver_query import DriverQuery, WrittenQuery
 from zset_join.runners.spark.driver.driver_tools import called_here
 from zset_join.runners.spark.driver.epochs import DriverEpochs
@@ -58,7 +57,7 @@ from zset_join.runners.spark.driver.starting import (
     warmed_up,
 )
 from zset_join.runners.spark.epoch.heartbeat import Heartbeat
-from zset_join.runners.spark.epoch.named_outputs import TABLE, output_named
+from zset_join.runners.spark.epoch.named_outputs import TABLE, ChosenSink, output_named
 from zset_join.runners.spark.epoch.outputs import ChosenOutput, FunctionOutput, SinkOutput, UpsertOutput
 from zset_join.runners.spark.epoch.runner import EpochRunner
 from zset_join.runners.spark.epoch.several_outputs import SeveralOutputs

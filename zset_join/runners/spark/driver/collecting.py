@@ -24,7 +24,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from zset_join.core.errors import ResourceError
-from zset_join.runners.spark.driver.memory import refuse_without_memory
+from zset_join.runners.spark.driver.choosing import refuse_without_memory
 
 __all__ = ["collected_slices", "collected_table", "first_tables"]
 

@@ -46,16 +46,19 @@ from zset_join.evolution.changed_columns import NO_TERMS, ChangeTerms
 from zset_join.evolution.differences import PlanDiff
 from zset_join.query.several import PlannedQuery
 from zset_join.runners.local.checkpoint_diff import check_streams
-from zset_join.runners.local.directory_plans import described_plan
+from zset_join.runners.local.directory_plans import Place, described_plan
 from zset_join.runners.local.pipeline import Pipeline
-from zset_join.runners.local.place import Place
-from zset_join.runners.local.processing_time import processing_time_us
-from zset_join.runners.local.statistics import explained_threads
-from zset_join.runners.spark.driver.choosing import memory_budget, refuse_first_rows, refuse_outgrown, state_bytes
-from zset_join.runners.spark.driver.chosen_sink import ChosenSink
+from zset_join.runners.local.progress import explained_threads
+from zset_join.runners.local.watermarks import processing_time_us
+from zset_join.runners.spark.driver.choosing import (
+    memory_budget,
+    refuse_first_rows,
+    refuse_outgrown,
+    refuse_without_memory,
+    state_bytes,
+)
 from zset_join.runners.spark.driver.collecting import collected_slices, collected_table, first_tables
 from zset_join.runners.spark.driver.driver_query import CollectedLayout
-from zset_join.runners.spark.driver.memory import refuse_without_memory
 from zset_join.runners.spark.driver.record_decoder import SourceRows
 from zset_join.runners.spark.driver.rows_taken import rows_taken, together
 from zset_join.runners.spark.epoch.batches import check_same_batch, epoch_before, has_ended, is_completed, offsets_digest
@@ -63,6 +66,7 @@ from zset_join.runners.spark.epoch.failures import disk_failure, lost_records
 from zset_join.runners.spark.epoch.frame_sink import FrameSink, TakesSession
 from zset_join.runners.spark.epoch.heartbeat import Heartbeat
 from zset_join.runners.spark.epoch.lookup_rows import keep_epoch_rows
+from zset_join.runners.spark.epoch.named_outputs import ChosenSink
 from zset_join.runners.spark.epoch.progress import ProgressLog
 from zset_join.runners.spark.frames.sent import frame_of
 from zset_join.runners.spark.rows.baseline import resolve_baselines

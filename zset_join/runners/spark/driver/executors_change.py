@@ -31,9 +31,8 @@ from zset_join.runners.common.late_changes import late_change_counts
 from zset_join.runners.local.checkpoint_diff import leased_checkpoint
 from zset_join.runners.local.directory_plans import described_plan, written_plan
 from zset_join.runners.local.evolving import Evolution
-from zset_join.runners.spark.driver.executors_state import ExecutorsState, state_on_driver
+from zset_join.runners.spark.driver.executors_state import ExecutorsState, kept_dues, state_on_driver, times_on_executors
 from zset_join.runners.spark.driver.moved_tables import MovedTables, StateTables, stages_by_name
-from zset_join.runners.spark.driver.timed_states import kept_dues, times_on_executors
 from zset_join.runners.spark.epoch.batches import written_parts
 from zset_join.runners.spark.planning.other_mode import OtherMode, StatePair, description_digest, mode_pairs, other_mode_of
 from zset_join.runners.spark.planning.placed_query import PlacedQuery

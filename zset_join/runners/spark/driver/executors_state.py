@@ -4,7 +4,10 @@
     -> `Evolution`
 
 The law: nothing of the checkpoint is written but a lease; the rows are those of one epoch, whether the query runs or not. What
-the query would be on the driver its program has written down at its start (`planning/other_mode.py`).
+the query would be on the driver its program has written down at its start (`checkpoint/other_mode.py`).
+
+A stage that continues has the watermark that it had, whatever it is called; others go by that of their streams. What had to be
+answered at a time is answered at that time, or in the next epoch.
 
 Memory: the states whose rows are needed as Arrow data, twice; disk: once more, below a temporary directory.
 
@@ -14,6 +17,7 @@ Rows that only the log of `retainInputLog` has are not used.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -23,14 +27,16 @@ import pyarrow as pa
 
 from zset_join.checkpoint.bucket import BucketState
 from zset_join.checkpoint.files import CheckpointFiles
-from zset_join.checkpoint.reading import (
-    CommittedState,
-    changed_plan_of,
-    reads_start,
-    stored_description,
-    stored_plan,
+from zset_join.runners.spark.planning.other_mode import (
+    OtherMode,
+    StatePair,
+    description_digest,
+    is_comparable,
+    other_mode_of,
+    read_other_mode,
 )
-from zset_join.checkpoint.record import CommitRecord
+from zset_join.checkpoint.reading import CommittedState, changed_plan_of, reads_start, stored_description, stored_plan
+from zset_join.checkpoint.record import BucketHistory, CommitRecord
 from zset_join.checkpoint.snapshot import read_snapshot, write_snapshot
 from zset_join.core.errors import StateError
 from zset_join.core.read_when_used import ReadWhenUsed
@@ -40,30 +46,66 @@ from zset_join.evolution.differences import PlanDiff
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.query.several import PlannedQuery
 from zset_join.query.view import View
-from zset_join.runners.local.checkpoint_diff import (
-    LeasedCheckpoint,
-    diff_of_checkpoint,
-    evolution_to,
-    nothing_committed,
-)
+from zset_join.runners.common.event_clock import stage_watermark
+from zset_join.runners.local.checkpoint_diff import LeasedCheckpoint, diff_of_checkpoint, evolution_to, nothing_committed
 from zset_join.runners.local.evolving import Evolution, EvolutionStart
 from zset_join.runners.local.query_changes import Query
 from zset_join.runners.local.stage_states import operators_of, shapes_of
+from zset_join.runners.local.watermarks import KnownTimes, SourceTime, Watermarks
 from zset_join.runners.spark.driver.moved_tables import MovedTables, stages_by_name
-from zset_join.runners.spark.driver.timed_states import times_on_driver
-from zset_join.runners.spark.planning.other_mode import (
-    OtherMode,
-    description_digest,
-    is_comparable,
-    other_mode_of,
-    read_other_mode,
-)
-from zset_join.stages import StageOptions
+from zset_join.stages import Stage, StageOptions
 from zset_join.state.rows.hash_seed import seed_of_query
 from zset_join.storage.folder import open_folder
-from zset_join.zset.protocol import DurableOperator
+from zset_join.zset.protocol import NOTHING_DUE, DurableOperator, NextDue, earliest
 
-__all__ = ["ExecutorsState", "diff_of_executors", "state_on_driver"]
+__all__ = [
+    "ExecutorsState",
+    "diff_of_executors",
+    "kept_dues",
+    "state_on_driver",
+    "times_on_driver",
+    "times_on_executors",
+]
+
+_ANY_WATERMARK = -(1 << 62)
+
+
+def times_on_driver(plan: QueryPlan, pairs: Sequence[StatePair], record: CommitRecord) -> KnownTimes:
+    """Return the event times after an epoch of executors, as the driver has them."""
+    fresh, late = Watermarks(plan).known, record.late_rows
+    sources = {name: SourceTime(record.watermarks.get(name), None, late.get(name, 0)) for name in fresh.sources}
+    executors = {pair.driver: pair.executors for pair in pairs}
+    stages: list[int | None] = [None] * len(plan.nodes)
+    for state in plan.states:
+        name = executors.get(state.name)
+        for number in state.readers:
+            stages[number] = None if name is None else record.watermarks.get(stage_watermark(name))
+    return KnownTimes(sources, tuple(stages))
+
+
+def times_on_executors(evolution: Evolution, pairs: Sequence[StatePair], record: CommitRecord) -> dict[str, int]:
+    """Return the watermarks of a commit record of executors, of the new query."""
+    known = evolution.known_times()
+    state_of = {state.name: state.number for state in evolution.plan.states}
+    watermarks: dict[str, int | None] = {name: record.watermarks.get(name) for name in known.sources}
+    watermarks |= {stage_watermark(pair.executors): known.stages[state_of[pair.driver]] for pair in pairs}
+    return {name: watermark for name, watermark in watermarks.items() if watermark is not None}
+
+
+def kept_dues(name: str, stage: Stage, histories: Mapping[str, BucketHistory], record: CommitRecord) -> dict[str, NextDue]:
+    """Return when the buckets of a stage that keeps its files must answer though no row arrives."""
+    # Rows of the last epoch are folded only by the next one, so when they are due is not known yet: such a bucket is due in
+    # the next epoch, which comes at once where rows may wait for a processing time alone.
+    own = {key: history for key, history in histories.items() if key.rpartition("/")[0] == name}
+    dues = {key: due for key, due in record.dues.items() if key in own}
+    by_watermark = stage_watermark(name) in record.watermarks and not stage.parks
+    next_epoch = NextDue(watermark_us=_ANY_WATERMARK) if by_watermark else NextDue(processing_time_us=0)
+    for key, history in own.items():
+        snapshot = -1 if history.snapshot is None else history.snapshot.through_epoch
+        if record.epoch in (snapshot, *(log.last_epoch for log in history.logs[-1:])):
+            dues[key] = earliest([dues.get(key, NOTHING_DUE), next_epoch])  # older rows may wait for a processing time
+    return dues
+
 
 _ANY_TOMBSTONE = 100_000 * 86_400
 

@@ -28,10 +28,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 from zset_join.runners.spark.driver.collecting import collected_slices, collected_table, first_tables
 from zset_join.runners.spark.driver.driver_query import CollectedLayout, collected_layout, united_rows
 from zset_join.runners.spark.driver.epochs import spark_query_id
-from zset_join.runners.spark.driver.reading_errors import foreign_reading, reading_failed, replanned, rolled_back
 from zset_join.runners.spark.driver.rows_taken import batch_taken
 from zset_join.runners.spark.driver.staging import note_taken, remove_place, taken_through
 from zset_join.runners.spark.epoch.batches import offsets_digest
+from zset_join.runners.spark.epoch.failures import foreign_reading, reading_failed, replanned, rolled_back
 from zset_join.runners.spark.planning.source_stream import SourceStream
 from zset_join.runners.spark.rows.baseline import has_start, make_start, with_made_start
 

@@ -13,8 +13,8 @@ from zset_join.core.tick import Tick
 from zset_join.runners.common.rejected import Rejected
 from zset_join.runners.local.dead_letters import SCHEMA as DEAD_LETTERS
 from zset_join.runners.local.dead_letters import PartlyRead
+from zset_join.runners.spark.driver.choosing import refuse_without_memory
 from zset_join.runners.spark.driver.driver_query import CollectedLayout
-from zset_join.runners.spark.driver.memory import refuse_without_memory
 from zset_join.runners.spark.driver.record_decoder import SourceRows
 from zset_join.runners.spark.planning.source_stream import SourceStream
 from zset_join.runners.spark.worker.quarantine import refusal, undecodable_reasons

@@ -23,11 +23,10 @@ from zset_join.checkpoint.reading import (
     stored_description,
 )
 from zset_join.core.options import QueryOptions
-from zset_join.runners.spark.driver.chosen_sink import ChosenSink
 from zset_join.runners.spark.driver.on_server import on_server, start_on_server
 from zset_join.runners.spark.driver.starting import check_mode
 from zset_join.runners.spark.epoch.frame_sink import TakesSession
-from zset_join.runners.spark.epoch.named_outputs import output_named
+from zset_join.runners.spark.epoch.named_outputs import ChosenSink, output_named
 from zset_join.runners.spark.epoch.outputs import ChosenOutput
 from zset_join.runners.spark.epoch.runner import EpochRunner
 from zset_join.runners.spark.epoch.several_outputs import SeveralOutputs

@@ -22,11 +22,11 @@ from zset_join.core import errors
 from zset_join.core.errors import OptionError, PlanError, ZsetJoinError
 from zset_join.core.options import QueryOptions
 from zset_join.runners.spark.driver.choosing import memory_budget
-from zset_join.runners.spark.driver.chosen_sink import ChosenSink
 from zset_join.runners.spark.driver.on_server import on_server, without_package
 from zset_join.runners.spark.driver.questions import CHANGES, HAS_CHANGED
 from zset_join.runners.spark.driver.served import SentQuery, answer_of, read_at_rest
 from zset_join.runners.spark.epoch.heartbeat import Heartbeat
+from zset_join.runners.spark.epoch.named_outputs import ChosenSink
 from zset_join.runners.spark.epoch.progress import ProgressLog
 from zset_join.runners.spark.frames.facts import is_connect
 from zset_join.runners.spark.frames.sent import packed_with_frames

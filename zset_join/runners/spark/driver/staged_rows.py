@@ -33,7 +33,6 @@ from zset_join.core.row_conversion import take_rows
 from zset_join.runners.spark.driver.collecting import collected_slices, collected_table
 from zset_join.runners.spark.driver.driver_query import CollectedLayout, collected_layout, united_rows
 from zset_join.runners.spark.driver.on_server import on_server
-from zset_join.runners.spark.driver.reading_errors import foreign_reading, other_columns, reading_failed, replanned, rolled_back
 from zset_join.runners.spark.driver.rows_taken import batch_taken
 from zset_join.runners.spark.driver.staging import (
     PLACE,
@@ -45,6 +44,7 @@ from zset_join.runners.spark.driver.staging import (
     staged_batches,
     stored_name,
 )
+from zset_join.runners.spark.epoch.failures import foreign_reading, other_columns, reading_failed, replanned, rolled_back
 from zset_join.runners.spark.planning.source_stream import SourceStream
 from zset_join.runners.spark.rows.baseline import make_start, with_made_start
 from zset_join.zset import single_batch

@@ -13,11 +13,11 @@ from zset_join.core.errors import StateError
 from zset_join.core.options import QueryOptions
 from zset_join.kernels.machine.first_use import compile_rest_in_background
 from zset_join.runners.spark.driver.choosing import stored_mode
-from zset_join.runners.spark.driver.chosen_sink import ChosenSink
 from zset_join.runners.spark.driver.driver_query import DriverQuery, united_rows
 from zset_join.runners.spark.driver.epochs import DriverEpochs, DriverSettings
 from zset_join.runners.spark.driver.on_server import on_server, start_on_server
 from zset_join.runners.spark.epoch.heartbeat import Heartbeat
+from zset_join.runners.spark.epoch.named_outputs import ChosenSink
 from zset_join.runners.spark.frames.facts import is_connect
 from zset_join.runners.spark.planning.placed_query import names_of_streams
 from zset_join.runners.spark.planning.stages import hybrid_stages

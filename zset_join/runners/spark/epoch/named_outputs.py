@@ -1,4 +1,4 @@
-"""Outputs of a query inside Spark by the names of `zset_join.connectors`.
+"""Outputs of a query inside Spark by the names of `zset_join.connectors`, as a user chose them.
 
 A sink is given the answer on the driver. The files of a Parquet changelog are written by the tasks themselves. A table of a
 catalog is written by the session, so that it has no entry among the connectors of all runners. Delta tables, the view and the
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -18,14 +18,45 @@ from zset_join.core.errors import OptionError
 from zset_join.core.relation import Relation
 from zset_join.runners.spark.epoch.outputs import ChangelogOutput, ChosenOutput, SinkOutput, read_lines
 from zset_join.runners.spark.rows.schemas import spark_schema
-from zset_join.sinks.delta_changelog import DeltaChangelogSink
-from zset_join.sinks.delta_view import DeltaViewSink
+from zset_join.sinks.sink import Sink
+
+if TYPE_CHECKING:
+    from zset_join.sinks.delta_changelog import DeltaChangelogSink
+    from zset_join.sinks.delta_view import DeltaViewSink
 
 __all__ = [
     "TABLE",
+    "ChosenSink",
     "DeltaOutput",
     "output_named",
 ]
+
+
+class ChosenSink:
+    """A sink; where it has a connector's name, only name and options travel to another process."""
+
+    def __init__(self, made: Sink | None, connector: str | None = None, options: Mapping[str, Any] | None = None) -> None:
+        self._made = made
+        self._connector = connector
+        self._options = dict(options or {})
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        again = self.again()
+        return (ChosenSink, (again._made, again._connector, again._options))
+
+    @property
+    def sink(self) -> Sink:
+        if self._made is None:
+            self._made = sink(self._connector or "", **self._options)
+        return self._made
+
+    def written(self) -> tuple[str | None, Mapping[str, Any]]:
+        """Return the name of the connector, None of a sink of the user's own, and its options."""
+        return self._connector, self._options
+
+    def again(self) -> ChosenSink:
+        """Return the output for another start: one with a connector's name is made again, one of the user's own stays."""
+        return ChosenSink(self._made if self._connector is None else None, self._connector, self._options)
 
 
 class DeltaOutput(SinkOutput):
@@ -40,6 +71,8 @@ class DeltaOutput(SinkOutput):
         self._rows = relation.schema
 
     def contents(self, session: SparkSession) -> DataFrame | None:
+        from zset_join.sinks.delta_changelog import DeltaChangelogSink
+
         paths = [self._table.log.folder.uri(file.name) for file in self._table.log.files()]
         if isinstance(self._table, DeltaChangelogSink):
             return read_lines(session, paths, self._rows, self._table.form)
