@@ -33,6 +33,7 @@ _DAEMON, _OUR_DAEMON = "spark.python.daemon.module", "zset_join.runners.spark.wo
 _FILES = "spark.sql.streaming.checkpointFileManagerClass"
 _PLAIN_FILES = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 _LEAST_JAVA = 17
+_WORKER_TRIES = 5
 _LONGEST_SOCKET_DIRECTORY = 40
 _JAVA_CURE = (
     "Install a JDK (Debian and Ubuntu: apt-get install openjdk-17-jre-headless; macOS: brew install openjdk@17) and let "
@@ -127,6 +128,18 @@ def _workers_find_us() -> bool:
     return not subprocess.run([sys.executable, "-c", question], check=False).returncode
 
 
+def _answer_of_worker(session: SparkSession) -> str:
+    # Spark finds out that an idle worker has died when it is given rows; the next try has another one.
+    rows = session.range(1).coalesce(1).mapInArrow(_introduce_worker, "note string")
+    for tries_left in reversed(range(_WORKER_TRIES)):
+        try:
+            return str(rows.collect()[0][0])
+        except Exception as error:
+            if not tries_left or "exited unexpectedly" not in str(error):
+                raise
+    raise AssertionError("a try returns or raises")
+
+
 def _check_workers(session: SparkSession) -> None:
     cure = (
         f"Set the environment variable PYSPARK_PYTHON={sys.executable} before the session is created "
@@ -136,7 +149,7 @@ def _check_workers(session: SparkSession) -> None:
 
     python = worker_python(session)
     try:
-        answer = session.range(1).coalesce(1).mapInArrow(_introduce_worker, "note string").collect()[0][0]
+        answer = _answer_of_worker(session)
     except Exception as error:
         if not is_of_spark(error):
             raise
