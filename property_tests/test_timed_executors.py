@@ -13,13 +13,13 @@ from property_tests.evolving import Outcome
 from property_tests.laws import LawBrokenError
 from property_tests.profiles import profile_name
 from property_tests.timed_executors import TIMED_KINDS, as_now_holds, changed_executors_hold
-from zset_join.runners.spark.planning.other_mode import StatePair
 from zset_join.checkpoint.record import CommitRecord
 from zset_join.core.errors import ZsetJoinError
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.runners.local.watermarks import KnownTimes
 from zset_join.runners.spark.driver import executors_change, executors_state
 from zset_join.runners.spark.driver.executors_state import times_on_driver
+from zset_join.runners.spark.planning.other_mode import StatePair
 
 CASES = {"push": range(6), "scout": range(200), "nightly": range(5_000)}
 

@@ -24,6 +24,16 @@ def test_a_file_of_901_lines_is_too_long(tmp_path: Path) -> None:
     assert "901 lines" in next(breaches(written(tmp_path / "long.py", "x = 1\n" * 901)))
 
 
+def test_a_room_that_knows_no_place_names_none(tmp_path: Path) -> None:
+    written(tmp_path / "zset_join" / "__init__.py", "")
+    source = "class OnDriver:\n    held: int\n\ndef move(to_executors): ...\n"
+
+    found = list(breaches(written(tmp_path / "zset_join" / "plan" / "moved.py", source)))
+
+    assert [one.split(" is named")[0] for one in found] == ["line 1: OnDriver", "line 4: to_executors"]
+    assert list(breaches(written(tmp_path / "zset_join" / "runners" / "moved.py", source))) == []
+
+
 @pytest.mark.parametrize("name", ["common.py", "helpers.py", "utils.py"])
 def test_a_meaningless_name_is_refused(tmp_path: Path, name: str) -> None:
     assert "does not describe" in next(breaches(written(tmp_path / name, "")))

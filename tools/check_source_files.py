@@ -4,6 +4,8 @@
 - No file is called `utils.py`, `common.py` or `helpers.py`: such a name does not describe its content.
 - The names of the gateway into a JVM are used in `zset_join/runners/spark/frames/classic` alone: Spark Connect
   has none.
+- A place is not a feature: in `plan`, `stages`, `evolution`, `tools` and `checkpoint` nothing is named after the driver,
+  executors or Spark Connect.
 - An `__init__.py` holds a docstring, imports, `__all__` and other names in double underscores, and no logic; `if TYPE_CHECKING`
   may part the same.
 
@@ -13,6 +15,7 @@ Exit code 0 when every file passes, else 1 with one line per breach. Run it with
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +28,8 @@ GATEWAY_NAMES = frozenset(
     {"_jdf", "_jvm", "_jc", "_jsc", "_gateway", "_jreader", "_jwrite", "_jsparkSession", "jvm", "py4j", "sparkContext"}
 )
 GATEWAY_PACKAGE = ("zset_join", "runners", "spark", "frames", "classic")
+PLACELESS_ROOMS = frozenset({"checkpoint", "evolution", "plan", "stages", "tools"})
+PLACES = frozenset({"connect", "driver", "executor", "executors"})
 SKIPPED_DIRECTORIES = frozenset({"__pycache__", "artifacts", "build", "dist"})
 
 
@@ -48,6 +53,8 @@ def breaches(path: Path) -> Iterator[str]:
         yield "the name does not describe its content; name it after what it holds"
     if _is_without_gateway(path.resolve().parent.parts):
         yield from gateway_uses(source)
+    if PLACELESS_ROOMS & {*_inside(path.resolve().parent.parts)[1:2]}:
+        yield from names_of_places(source, path.stem)
     if path.name == "__init__.py":
         yield from (
             f"line {statement.lineno}: logic in __init__.py; move it to a module and import it"
@@ -72,14 +79,37 @@ def gateway_uses(source: str) -> Iterator[str]:
             yield f"line {node.lineno}: {name} reaches into a JVM; only {'/'.join(GATEWAY_PACKAGE)} may"
 
 
+def names_of_places(source: str, stem: str) -> Iterator[str]:
+    """Yield what a module defines under the name of a place: itself, a function, a class, a field or a parameter."""
+    named = [(1, stem)]
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case (
+                ast.FunctionDef(name=name)
+                | ast.ClassDef(name=name)
+                | ast.AnnAssign(target=ast.Name(id=name))
+                | ast.arg(arg=name)
+            ):
+                named.append((node.lineno, name))
+    for line, name in named:
+        if PLACES & {*re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower().split("_")}:
+            yield f"line {line}: {name} is named after a place; this room knows none"
+
+
 def _is_without_gateway(folders: tuple[str, ...]) -> bool:
     """Return whether files in a directory are of the library, and not of the package that has a JVM beside it."""
+    inside = _inside(folders)
+    return bool(inside) and inside[: len(GATEWAY_PACKAGE)] != GATEWAY_PACKAGE
+
+
+def _inside(folders: tuple[str, ...]) -> tuple[str, ...]:
+    """Return a directory from that of the library on; nothing outside of the library."""
     roots = [
         at
         for at, name in enumerate(folders)
         if name == GATEWAY_PACKAGE[0] and Path(*folders[: at + 1], "__init__.py").is_file()
     ]
-    return bool(roots) and folders[roots[-1] :][: len(GATEWAY_PACKAGE)] != GATEWAY_PACKAGE
+    return folders[roots[-1] :] if roots else ()
 
 
 def _is_declaration(statement: ast.stmt) -> bool:

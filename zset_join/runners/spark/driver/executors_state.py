@@ -27,14 +27,6 @@ import pyarrow as pa
 
 from zset_join.checkpoint.bucket import BucketState
 from zset_join.checkpoint.files import CheckpointFiles
-from zset_join.runners.spark.planning.other_mode import (
-    OtherMode,
-    StatePair,
-    description_digest,
-    is_comparable,
-    other_mode_of,
-    read_other_mode,
-)
 from zset_join.checkpoint.reading import CommittedState, changed_plan_of, reads_start, stored_description, stored_plan
 from zset_join.checkpoint.record import BucketHistory, CommitRecord
 from zset_join.checkpoint.snapshot import read_snapshot, write_snapshot
@@ -53,6 +45,14 @@ from zset_join.runners.local.query_changes import Query
 from zset_join.runners.local.stage_states import operators_of, shapes_of
 from zset_join.runners.local.watermarks import KnownTimes, SourceTime, Watermarks
 from zset_join.runners.spark.driver.moved_tables import MovedTables, stages_by_name
+from zset_join.runners.spark.planning.other_mode import (
+    OtherMode,
+    StatePair,
+    description_digest,
+    is_comparable,
+    other_mode_of,
+    read_other_mode,
+)
 from zset_join.stages import Stage, StageOptions
 from zset_join.state.rows.hash_seed import seed_of_query
 from zset_join.storage.folder import open_folder
