@@ -24,7 +24,7 @@ def test_a_file_of_901_lines_is_too_long(tmp_path: Path) -> None:
     assert "901 lines" in next(breaches(written(tmp_path / "long.py", "x = 1\n" * 901)))
 
 
-def test_a_room_that_knows_no_place_names_none(tmp_path: Path) -> None:
+def test_a_room_without_places_names_none(tmp_path: Path) -> None:
     written(tmp_path / "zset_join" / "__init__.py", "")
     source = "class OnDriver:\n    held: int\n\ndef move(to_executors): ...\n"
 

@@ -93,7 +93,7 @@ def names_of_places(source: str, stem: str) -> Iterator[str]:
                 named.append((node.lineno, name))
     for line, name in named:
         if PLACES & {*re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower().split("_")}:
-            yield f"line {line}: {name} is named after a place; this room knows none"
+            yield f"line {line}: {name} is named after a place; this room has none"
 
 
 def _is_without_gateway(folders: tuple[str, ...]) -> bool:
