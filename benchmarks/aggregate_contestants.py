@@ -17,8 +17,8 @@ import pyarrow as pa
 from sortedcontainers import SortedDict
 
 from zset_join.aggregates import AggregateCall
+from zset_join.core.epochs import Tick
 from zset_join.core.relation import Relation
-from zset_join.core.tick import Tick
 from zset_join.operators.aggregate import Aggregate
 from zset_join.zset import ZSet
 

@@ -48,8 +48,8 @@ from benchmarks.hybrid_epochs import Changes, drawn_apart, first_epochs
 from benchmarks.hybrid_media import media_lines
 from benchmarks.machine import describe_machine, versions
 from benchmarks.workloads import LEFT, RIGHT, Epoch, OrdersCustomers
+from zset_join.core.epochs import Tick
 from zset_join.core.options import HotBudget
-from zset_join.core.tick import Tick
 from zset_join.expressions import left, right
 from zset_join.kernels.machine.compiled import compiled_kernels_directory
 from zset_join.operators.join import HashJoin

@@ -30,8 +30,8 @@ from benchmarks.hybrid import MB, Memory, warm_up
 from benchmarks.hybrid_epochs import Changes, drawn_apart
 from benchmarks.machine import describe_machine, versions
 from benchmarks.workloads import LEFT, RIGHT, Epoch, OrdersCustomers
+from zset_join.core.epochs import Tick
 from zset_join.core.options import HotBudget
-from zset_join.core.tick import Tick
 from zset_join.operators.join import HashJoin
 from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.zset import ZSet

@@ -26,8 +26,8 @@ from benchmarks.hybrid_epochs import Changes, first_epochs
 from benchmarks.machine import describe_machine, versions
 from benchmarks.spark_throughput import SETTINGS, Feed, Plan, Sampler, joined_stream, write_feed
 from benchmarks.workloads import OrdersCustomers
+from zset_join.core.epochs import Tick
 from zset_join.core.options import HotBudget
-from zset_join.core.tick import Tick
 from zset_join.operators.join import HashJoin
 from zset_join.shapes.operator_options import OperatorOptions
 

@@ -27,9 +27,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from benchmarks.machine import describe_machine, versions
+from zset_join.core.epochs import Tick
 from zset_join.core.options import HotBudget
 from zset_join.core.relation import Relation
-from zset_join.core.tick import Tick
 from zset_join.operators.join import HashJoin
 from zset_join.operators.upsert_table import Route
 from zset_join.shapes.operator_options import OperatorOptions

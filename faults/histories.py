@@ -23,9 +23,9 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from zset_join.aggregates import AggregateCall
+from zset_join.core.epochs import Tick
 from zset_join.core.options import HotBudget
 from zset_join.core.relation import Relation
-from zset_join.core.tick import Tick
 from zset_join.expressions import left, right
 from zset_join.operators.aggregate import Aggregate
 from zset_join.operators.first_load import LoadedJoin

@@ -16,9 +16,9 @@ import pyarrow as pa
 from faults.sinks import weighted_lines
 from zset_join.checkpoint.files import CheckpointFiles, FileEntry, attempt_name
 from zset_join.checkpoint.record import CommitRecord, PartEntry
+from zset_join.core.epochs import Tick
 from zset_join.core.errors import StateError
 from zset_join.core.relation import Relation
-from zset_join.core.tick import Tick
 from zset_join.sinks.parquet_changelog import (
     ParquetChangelogSink,
     PartFile,

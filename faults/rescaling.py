@@ -35,7 +35,7 @@ from zset_join.checkpoint.owner import Ownership
 from zset_join.checkpoint.reading import checkpoint_folder, stored_buckets
 from zset_join.checkpoint.record import BucketHistory
 from zset_join.checkpoint.snapshot import write_snapshot
-from zset_join.core.tick import Tick
+from zset_join.core.epochs import Tick
 from zset_join.state.rows.side_snapshot import _facts, snapshot_counts
 from zset_join.storage.operations import observe
 

@@ -50,7 +50,7 @@ from faults.spark_outputs import BETWEEN, death_between, with_more_outputs
 from tools.short_lived_jvms import PLAIN_FILES, SHORT_LIVED, use_short_lived_jvms
 from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.checkpoint.record import PartEntry
-from zset_join.core.tick import Tick
+from zset_join.core.epochs import Tick
 from zset_join.storage.operations import Operation, observe
 from zset_join.zset import ZSet
 

@@ -21,9 +21,9 @@ import numpy as np
 import pyarrow as pa
 
 from property_tests.aggregate_shapes import AggregateSpec, build_aggregate
+from zset_join.core.epochs import Tick
 from zset_join.core.errors import BadInputError
 from zset_join.core.relation import Relation
-from zset_join.core.tick import Tick
 from zset_join.testing.reference import row_identity
 from zset_join.testing.reference_aggregate import Call, batch_aggregate, order_of
 from zset_join.zset import ZSet

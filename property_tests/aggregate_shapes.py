@@ -34,8 +34,8 @@ from property_tests.shapes import (
 from property_tests.strategies import Pick, drawn, make_knobs
 from zset_join.aggregates import AggregateCall
 from zset_join.aggregates.preaggregation import Preaggregation
+from zset_join.core.epochs import Tick
 from zset_join.core.relation import Relation
-from zset_join.core.tick import Tick
 from zset_join.expressions import Expression, left
 from zset_join.operators.aggregate import Aggregate
 from zset_join.testing import reference as oracle

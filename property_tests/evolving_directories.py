@@ -18,9 +18,8 @@ from property_tests.bags import bag_of
 from property_tests.evolving import Outcome, drawn_queries, is_refusal
 from property_tests.laws import LawBrokenError
 from property_tests.pipeline_plans import Rows, drawn_steps, drawn_view
-from zset_join.core.added_columns import adds_columns
 from zset_join.core.errors import SinkError, StateError
-from zset_join.core.relation import Relation
+from zset_join.core.relation import Relation, adds_columns
 from zset_join.evolution.differences import PlanDiff
 from zset_join.expressions import col
 from zset_join.pipeline import Pipeline, View

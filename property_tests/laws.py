@@ -17,9 +17,9 @@ from property_tests.profiles import profile_name
 from property_tests.registry import IllegalAnswerError, Subject
 from property_tests.shapes import BUDGETS, MEDIA, Change, Knobs, RouteSpec, live_rows, oracle_side, watermark_of
 from property_tests.strategies import Epoch, History, plant_bad_lines, split
+from zset_join.core.epochs import Tick
 from zset_join.core.errors import BadInputError, ZsetJoinError
 from zset_join.core.relation import Relation
-from zset_join.core.tick import Tick
 from zset_join.state.rows.directory_lock import locked_outside
 from zset_join.testing.comparison import LawBrokenError, compare_counts, delta_of, exact, exact_answer, exact_tables
 from zset_join.testing.reference import Counts, row_identity, total

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from property_tests.shapes import PAYLOADS, Change, KeyShape, Knobs, Mode, key_shape_named, live_rows, oracle_side, relation_of
 from property_tests.strategies import Pick, drawn, make_knobs
+from zset_join.core.epochs import Tick
 from zset_join.core.relation import Relation
-from zset_join.core.tick import Tick
 from zset_join.expressions import left, right
 from zset_join.operators.lookup_join import LookupJoin
 from zset_join.shapes.lookup import LookupTerms

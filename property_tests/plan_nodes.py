@@ -14,8 +14,8 @@ from typing import Any
 
 from property_tests.plan_sources import Column, Source, quoted
 from tests.built import built
+from zset_join.core.epochs import Tick
 from zset_join.core.relation import Relation
-from zset_join.core.tick import Tick
 from zset_join.expressions import Expression, left, right
 from zset_join.operators.aggregate import Aggregate
 from zset_join.operators.distinct import Distinct

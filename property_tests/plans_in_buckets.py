@@ -24,7 +24,7 @@ from property_tests.bags import bag_of
 from property_tests.evolving_timed import CORES, Moments, drawn_core, drawn_timed_steps
 from property_tests.laws import LawBrokenError
 from property_tests.pipeline_plans import drawn_steps, drawn_view
-from zset_join.core.tick import Tick
+from zset_join.core.epochs import Tick
 from zset_join.pipeline import Pipeline, View
 from zset_join.plan.query_plan import QueryPlan, StateNode
 from zset_join.runners.common.exchange import Exchange, apart, side_table, together

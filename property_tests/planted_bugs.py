@@ -14,8 +14,8 @@ from property_tests.aggregate_shapes import AggregateSpec
 from property_tests.append_buffer_laws import Mutate
 from property_tests.registry import Build
 from property_tests.shapes import JoinSpec
+from zset_join.core.epochs import Tick
 from zset_join.core.errors import BadInputError
-from zset_join.core.tick import Tick
 from zset_join.kernels.rows.delta import D_COMPARED_COLUMNS
 from zset_join.kernels.rows.side import H_COLD_BYTES
 from zset_join.operators.first_load import LoadedJoin

@@ -39,8 +39,8 @@ from property_tests.plan_nodes import (
 )
 from property_tests.plan_sources import SOURCE_MODES, Column, Source, make_source, quoted
 from property_tests.shapes import HOWS
+from zset_join.core.epochs import Tick
 from zset_join.core.errors import ZsetJoinError
-from zset_join.core.tick import Tick
 from zset_join.operators.join import HashJoin
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import Operator

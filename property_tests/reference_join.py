@@ -23,9 +23,9 @@ import pyarrow as pa
 import pyarrow.ipc
 
 from property_tests.reference_side import ReferenceSide, SideStep, Values
+from zset_join.core.epochs import Tick
 from zset_join.core.errors import BadInputError
 from zset_join.core.relation import Relation
-from zset_join.core.tick import Tick
 from zset_join.zset import ZSet
 
 __all__ = ["ReferenceJoin"]

@@ -27,8 +27,8 @@ from property_tests.routed_join import RoutedJoin
 from property_tests.shapes import HOWS, JoinSpec, LatestSpec, Mode, RouteSpec, Spec
 from property_tests.strategies import join_specs, latest_specs, route_specs
 from property_tests.view_shapes import VIEW_KINDS, ViewKind, ViewSpec, build_view, view_specs
+from zset_join.core.epochs import Tick
 from zset_join.core.relation import Relation
-from zset_join.core.tick import Tick
 from zset_join.expressions import Expression, left, right
 from zset_join.operators.first_load import LoadedJoin
 from zset_join.operators.first_upserts import LoadedLatest

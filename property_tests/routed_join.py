@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from property_tests.shapes import JoinSpec
+from zset_join.core.epochs import Tick
 from zset_join.core.relation import Relation
-from zset_join.core.tick import Tick
 from zset_join.expressions import Expression
 from zset_join.operators.join import HashJoin
 from zset_join.runners.common.exchange import Exchange, apart, together

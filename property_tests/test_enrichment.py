@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from property_tests.enrichment_model import EnrichmentModel
 from tests.built import built
+from zset_join.core.epochs import Tick
 from zset_join.core.relation import Relation
-from zset_join.core.tick import Tick
 from zset_join.expressions import left, right
 from zset_join.operators.lookup_join import LookupJoin
 from zset_join.operators.process_time_join import ProcessTimeJoin

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 
 from tests.built import built
+from zset_join.core.epochs import Tick
 from zset_join.core.errors import BadInputError
 from zset_join.core.relation import Relation
-from zset_join.core.tick import Tick
 from zset_join.operators.aggregate import Aggregate
 from zset_join.operators.join import HashJoin
 from zset_join.shapes.aggregate import AggregateCall

@@ -17,8 +17,8 @@ from property_tests.laws import LAWS, exact
 from property_tests.registry import Subject, build_hash_join, build_reference_join, hash_join_live_rows, reference_live_rows
 from property_tests.shapes import HOWS, KEY_SHAPES, WIDE_IDS, WIDE_KEY_SHAPES, Mode, oracle_side
 from property_tests.strategies import History, make_join_spec, random_history
+from zset_join.core.epochs import Tick
 from zset_join.core.relation import Relation
-from zset_join.core.tick import Tick
 from zset_join.operators.join import HashJoin
 from zset_join.testing.comparison import delta_of
 

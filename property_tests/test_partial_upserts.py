@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from zset_join.core.epochs import Tick
 from zset_join.core.relation import Relation
-from zset_join.core.tick import Tick
 from zset_join.operators.partial_upserts import PartialUpserts
 from zset_join.shapes.latest import TRUNCATE
 from zset_join.shapes.operator_options import OperatorOptions

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from property_tests.random_plans import SIZES, PlanDiffersError, Size, Tally, held_against_floors, main, run_plan
-from zset_join.core.tick import Tick
+from zset_join.core.epochs import Tick
 from zset_join.operators.join import HashJoin
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import Operator

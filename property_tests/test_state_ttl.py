@@ -17,8 +17,8 @@ import pytest
 from property_tests.laws import LawBrokenError
 from property_tests.profiles import profile_name
 from property_tests.ttl_histories import AFTER, Row, TtlCase, TtlOracle, TtlStep
+from zset_join.core.epochs import Tick
 from zset_join.core.errors import ZsetJoinError
-from zset_join.core.tick import Tick
 from zset_join.kernels.rows import side as s
 from zset_join.kernels.values import columns as c
 from zset_join.testing.comparison import exact_answer, exact_tables

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from zset_join.core.epochs import Tick
 from zset_join.core.errors import WeightOverflowError
 from zset_join.core.relation import Relation
-from zset_join.core.tick import Tick
 from zset_join.operators.join import HashJoin
 from zset_join.testing.comparison import delta_of
 from zset_join.zset import ZSet

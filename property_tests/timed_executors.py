@@ -38,8 +38,8 @@ from zset_join.checkpoint.owner import Ownership
 from zset_join.checkpoint.reading import START_FILE, checkpoint_folder
 from zset_join.checkpoint.record import BucketHistory, CommitRecord
 from zset_join.checkpoint.snapshot import write_snapshot
+from zset_join.core.epochs import Tick
 from zset_join.core.errors import StateError
-from zset_join.core.tick import Tick
 from zset_join.evolution.changed_columns import ChangeTerms
 from zset_join.evolution.differences import PlanDiff
 from zset_join.expressions import col

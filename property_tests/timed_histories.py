@@ -19,8 +19,8 @@ from typing import Any
 import pyarrow as pa
 
 from property_tests.temporal_history import TemporalHistory
+from zset_join.core.epochs import Tick
 from zset_join.core.relation import Relation
-from zset_join.core.tick import Tick
 from zset_join.expressions import left, right
 from zset_join.operators import timed_join
 from zset_join.operators.deduplicate import Deduplicate

@@ -23,8 +23,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from zset_join.core.epochs import Tick
 from zset_join.core.relation import ChangelogMode, Relation
-from zset_join.core.tick import Tick
 from zset_join.testing import reference as oracle
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import Operator

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from property_tests.aggregate_shapes import FILTERS
 from property_tests.shapes import KEY_SHAPES, PAYLOADS, Change, KeyShape, Knobs, Mode, live_rows, oracle_side, relation_of
 from property_tests.strategies import Pick, drawn, make_knobs
+from zset_join.core.epochs import Tick
 from zset_join.core.relation import Relation
-from zset_join.core.tick import Tick
 from zset_join.operators.distinct import Distinct
 from zset_join.operators.stateless import Select, Union, Where
 from zset_join.shapes.operator_options import OperatorOptions

@@ -18,8 +18,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from zset_join.core.epochs import Tick
 from zset_join.core.relation import Relation
-from zset_join.core.tick import Tick
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import Operator
 

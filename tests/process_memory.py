@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from zset_join.core.tick import Tick
+from zset_join.core.epochs import Tick
 from zset_join.state.rows.unused_memory import UnusedMemory
 from zset_join.zset import ZSet
 

@@ -12,7 +12,7 @@ import pytest
 
 from zset_join.cli import _parser, _replay_in_pipeline, main
 from zset_join.console import WatchedCheckpoint, open_console
-from zset_join.console.command import allowed_actions
+from zset_join.console.running import allowed_actions
 from zset_join.core.errors import BadInputError, OptionError, StateError
 from zset_join.pipeline import Pipeline, records
 from zset_join.stages import StageOptions
@@ -180,7 +180,7 @@ def test_an_attempt_that_did_not_count_is_not_listed(directory: Path) -> None:
 
 
 def test_what_a_query_inside_spark_put_aside_is_listed_alike(directory: Path) -> None:
-    from zset_join.core.tick import Tick
+    from zset_join.core.epochs import Tick
     from zset_join.runners.common.rejected import Rejected
     from zset_join.runners.spark.worker.quarantine import DeadLetters, publish_dead_letters
     from zset_join.zset import ZSet

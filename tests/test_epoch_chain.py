@@ -6,7 +6,7 @@ from functools import reduce
 
 import pytest
 
-from zset_join.core.epoch_chain import accepts_argument, chained_digest
+from zset_join.core.epochs import accepts_argument, chained_digest
 
 
 def chain(*reads: str) -> str | None:

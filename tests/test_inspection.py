@@ -17,9 +17,9 @@ from zset_join.checkpoint.bucket import BucketState
 from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.checkpoint.reading import read_committed
 from zset_join.checkpoint.record import BucketHistory, CommitRecord
+from zset_join.core.epochs import Tick
 from zset_join.core.errors import StateError
 from zset_join.core.relation import Relation
-from zset_join.core.tick import Tick
 from zset_join.expressions import left, right
 from zset_join.shapes.aggregate import AggregateCall
 from zset_join.stages import AggregateStage, JoinStage, Stage, StageOptions

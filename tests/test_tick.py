@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from zset_join.core.tick import Tick
+from zset_join.core.epochs import Tick
 
 
 def test_a_tick_without_a_processing_time_lets_nothing_expire() -> None:

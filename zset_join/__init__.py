@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from zset_join.core.lazy_names import lazy_names
+from zset_join.core.read_when_used import lazy_names
 
 if TYPE_CHECKING:
+    from zset_join.core.epochs import Tick
     from zset_join.core.errors import (
         BadInputError,
         KeyTypeError,
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     )
     from zset_join.core.options import BufferLimit, HotBudget
     from zset_join.core.relation import ChangelogMode, Relation
-    from zset_join.core.tick import Tick
     from zset_join.operators.aggregate import Aggregate
     from zset_join.operators.distinct import Distinct
     from zset_join.operators.join import HashJoin
@@ -54,7 +54,7 @@ else:
         "Select": "zset_join.operators.stateless",
         "SinkError": "zset_join.core.errors",
         "StateError": "zset_join.core.errors",
-        "Tick": "zset_join.core.tick",
+        "Tick": "zset_join.core.epochs",
         "Union": "zset_join.operators.stateless",
         "WeightOverflowError": "zset_join.core.errors",
         "Where": "zset_join.operators.stateless",

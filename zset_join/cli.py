@@ -493,7 +493,7 @@ def _restore(options: argparse.Namespace) -> int:
 
 
 def _console(options: argparse.Namespace) -> int:
-    from zset_join.console.command import serve_console
+    from zset_join.console.running import serve_console
 
     diff = None if options.diff is None else partial(_diff_of, options.checkpoint, options.diff, options.dialect, 600.0)
     return serve_console(options, diff=diff, run=_replay_in_pipeline, print_line=_print_line)

@@ -19,9 +19,9 @@ from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.checkpoint.local_state import remove_unused
 from zset_join.checkpoint.log import LogEntry, merge_logs
 from zset_join.checkpoint.record import BucketHistory
+from zset_join.core.epochs import Tick
 from zset_join.core.errors import StateError
 from zset_join.core.relation import Relation
-from zset_join.core.tick import Tick
 from zset_join.operators.join import HashJoin
 from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.storage.local import lock_file

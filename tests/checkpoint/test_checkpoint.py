@@ -14,8 +14,8 @@ from zset_join.checkpoint.owner import Ownership
 from zset_join.checkpoint.reading import checkpoint_folder, stored_buckets, stored_query_id
 from zset_join.checkpoint.record import BucketHistory, CommitRecord, PartEntry
 from zset_join.checkpoint.snapshot import SnapshotEntry
+from zset_join.core.epochs import Tick
 from zset_join.core.errors import StateError
-from zset_join.core.tick import Tick
 
 QUERY = {"how": "left", "left": {"columns": ["id: int64"]}}
 

@@ -12,8 +12,8 @@ from zset_join.checkpoint import log
 from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.checkpoint.log import LogEntry, merge_logs, read_log, write_log
 from zset_join.checkpoint.record import BucketHistory
+from zset_join.core.epochs import Tick
 from zset_join.core.errors import StateError
-from zset_join.core.tick import Tick
 from zset_join.storage.sealed import json_text, read
 from zset_join.zset import ZSet
 

@@ -17,8 +17,7 @@ from tests.checkpoint.query_by_hand import (
     left_rows,
     right_rows,
 )
-from zset_join.checkpoint.bucket import StageContext, close_kept_operators
-from zset_join.checkpoint.open_operators import (
+from zset_join.checkpoint.bucket import (
     MOST_BYTES,
     MOST_FILES,
     MOST_OPERATORS,
@@ -26,8 +25,10 @@ from zset_join.checkpoint.open_operators import (
     KeptOperator,
     LoggedDeltas,
     OpenOperators,
+    StageContext,
+    close_kept_operators,
 )
-from zset_join.core.tick import Tick
+from zset_join.core.epochs import Tick
 from zset_join.zset import ZSet
 
 
@@ -125,7 +126,7 @@ def test_clearing_closes_all() -> None:
 
 
 def test_large_deltas_are_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("zset_join.checkpoint.open_operators.MOST_DELTA_BYTES", 100)
+    monkeypatch.setattr("zset_join.checkpoint.bucket.MOST_DELTA_BYTES", 100)
     small, large = left_rows((1, 1, "x")), left_rows(*[(number, 1, "x" * 50) for number in range(50)])
 
     assert LoggedDeltas.small_enough("a", Tick(0), [small]) is not None

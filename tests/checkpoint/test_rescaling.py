@@ -12,12 +12,11 @@ from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.checkpoint.files import FileEntry, attempt_name
 from zset_join.checkpoint.log import LogEntry
 from zset_join.checkpoint.owner import Ownership
-from zset_join.checkpoint.reading import checkpoint_folder, read_committed, stored_buckets
+from zset_join.checkpoint.reading import Rescaling, checkpoint_folder, read_committed, stored_buckets
 from zset_join.checkpoint.record import BucketHistory, CommitRecord
-from zset_join.checkpoint.rescaling import Rescaling
 from zset_join.checkpoint.snapshot import SnapshotEntry
+from zset_join.core.epochs import Tick
 from zset_join.core.errors import StateError
-from zset_join.core.tick import Tick
 
 
 @pytest.fixture(params=["local", "object store"])

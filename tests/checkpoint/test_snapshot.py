@@ -12,10 +12,10 @@ import pytest
 from zset_join.checkpoint import snapshot
 from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.checkpoint.snapshot import SnapshotEntry, open_snapshot, read_snapshot, write_snapshot
+from zset_join.core.epochs import Tick
 from zset_join.core.errors import StateError
 from zset_join.core.options import HotBudget
 from zset_join.core.relation import Relation
-from zset_join.core.tick import Tick
 from zset_join.operators.aggregate import Aggregate
 from zset_join.operators.join import HashJoin
 from zset_join.shapes.aggregate import AggregateCall

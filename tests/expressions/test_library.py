@@ -14,7 +14,7 @@ import pytest
 
 from zset_join.core.errors import BadInputError, PlanError
 from zset_join.expressions import Call, Expression, Literal, col, describe, lit
-from zset_join.expressions.library import LIBRARY
+from zset_join.expressions.function_types import LIBRARY
 from zset_join.expressions.operations import FUNCTIONS
 from zset_join.expressions.rows import compute, value_type
 from zset_join.expressions.sql_text import to_sql

@@ -14,6 +14,7 @@ import pytest
 from tests.built import built
 from tests.epochs import Epochs, delete, delta_of, insert, lines_of, upsert
 from zset_join.aggregates import AggregateCall
+from zset_join.core.epochs import Tick
 from zset_join.core.errors import (
     BadInputError,
     KeyTypeError,
@@ -24,7 +25,6 @@ from zset_join.core.errors import (
     WeightOverflowError,
 )
 from zset_join.core.relation import Relation
-from zset_join.core.tick import Tick
 from zset_join.expressions import left
 from zset_join.operators.aggregate import Aggregate
 from zset_join.operators.distinct import Distinct

@@ -19,8 +19,8 @@ import pytest
 from tests.epochs import lines_of, net
 from tests.sweeps import for_each
 from zset_join.aggregates import AggregateCall
+from zset_join.core.epochs import Tick
 from zset_join.core.relation import Relation
-from zset_join.core.tick import Tick
 from zset_join.operators.aggregate import Aggregate
 from zset_join.zset import ZSet
 

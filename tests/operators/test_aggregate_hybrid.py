@@ -16,9 +16,9 @@ from tests.built import built
 from tests.epochs import Change, Epochs, delete, delta_of, insert
 from zset_join.aggregates import AggregateCall, hybrid_groups
 from zset_join.aggregates.hybrid_groups import HybridGroups
+from zset_join.core.epochs import Tick
 from zset_join.core.errors import OptionError, ResourceError, StateError
 from zset_join.core.relation import Relation
-from zset_join.core.tick import Tick
 from zset_join.operators.aggregate import Aggregate
 from zset_join.shapes.operator_options import OperatorOptions
 

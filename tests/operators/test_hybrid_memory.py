@@ -20,8 +20,8 @@ from tests.process_memory import Measured, measured_apart, print_sizes
 from tests.sweeps import some_of
 from zset_join import HashJoin, Relation, ZSet
 from zset_join.aggregates import AggregateCall
+from zset_join.core.epochs import Tick
 from zset_join.core.options import HotBudget
-from zset_join.core.tick import Tick
 from zset_join.expressions import left, right
 from zset_join.operators.aggregate import Aggregate
 from zset_join.operators.upsert_table import Route

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 
 from tests.epochs import Change, Epochs, delete, delta_of, insert, upsert
+from zset_join.core.epochs import Tick
 from zset_join.core.errors import BadInputError, PlanError, StateError
 from zset_join.core.relation import ChangelogMode, Relation
-from zset_join.core.tick import Tick
 from zset_join.expressions import Expression, left, lit, right
 from zset_join.operators.join import JOIN_TYPES, HashJoin
 from zset_join.shapes.operator_options import OperatorOptions

@@ -10,10 +10,10 @@ import pytest
 
 from tests.built import built
 from tests.epochs import Epochs, insert
+from zset_join.core.epochs import Tick
 from zset_join.core.errors import OptionError, ResourceError
 from zset_join.core.options import BufferLimit, HotBudget
 from zset_join.core.relation import Relation
-from zset_join.core.tick import Tick
 from zset_join.operators.join import HashJoin
 from zset_join.shapes.operator_options import OperatorOptions
 

@@ -16,9 +16,9 @@ from spill.duckdb_pages import DuckDBPages
 from spill.file_pages import FilePages
 from tests.built import built
 from tests.epochs import Change, Epochs, delete, net, upsert
+from zset_join.core.epochs import Tick
 from zset_join.core.errors import OptionError, ResourceError, StateError
 from zset_join.core.relation import Relation
-from zset_join.core.tick import Tick
 from zset_join.operators.join import HashJoin
 from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.state.cold import hybrid_rows

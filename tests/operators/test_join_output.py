@@ -14,9 +14,9 @@ import pytest
 import zset_join.zset.row_layout
 from tests.built import built
 from tests.epochs import Change, Epochs, delete, delta_of, insert, lines_of, upsert
+from zset_join.core.epochs import Tick
 from zset_join.core.errors import KeyTypeError, PlanError
 from zset_join.core.relation import Relation
-from zset_join.core.tick import Tick
 from zset_join.operators.join import HashJoin
 from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.zset import ZSet

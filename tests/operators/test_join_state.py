@@ -14,9 +14,9 @@ import pytest
 
 from tests.built import built
 from tests.epochs import Change, Epochs, delete, delta_of, insert, upsert
+from zset_join.core.epochs import Tick
 from zset_join.core.errors import StateError
 from zset_join.core.relation import ChangelogMode, Relation
-from zset_join.core.tick import Tick
 from zset_join.expressions import left
 from zset_join.kernels.rows import side as s
 from zset_join.operators.join import HashJoin

@@ -13,9 +13,9 @@ import pytest
 
 from tests.built import built
 from tests.sweeps import some_of
+from zset_join.core.epochs import Tick
 from zset_join.core.errors import WeightOverflowError
 from zset_join.core.relation import Relation
-from zset_join.core.tick import Tick
 from zset_join.expressions import Expression, left, right
 from zset_join.operators.join import HashJoin
 from zset_join.zset import ZSet

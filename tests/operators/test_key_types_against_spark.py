@@ -21,8 +21,8 @@ import pyarrow as pa
 import pytest
 
 from tests.sweeps import some_of
+from zset_join.core.epochs import Tick
 from zset_join.core.relation import Relation
-from zset_join.core.tick import Tick
 from zset_join.operators.join import HashJoin
 from zset_join.zset import ZSet
 

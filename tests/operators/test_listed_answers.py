@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from zset_join.core.epochs import Tick
 from zset_join.core.errors import BadInputError, StateError, WeightOverflowError
 from zset_join.core.relation import Relation
-from zset_join.core.tick import Tick
 from zset_join.operators.aggregate import Aggregate
 from zset_join.operators.join import HashJoin
 from zset_join.runners.common.bucketed import in_buckets

@@ -10,9 +10,9 @@ import pytest
 
 from tests.epochs import Epochs, delete, insert
 from zset_join.aggregates import AggregateCall
+from zset_join.core.epochs import Tick
 from zset_join.core.errors import BadInputError, PlanError, StateError
 from zset_join.core.relation import Relation
-from zset_join.core.tick import Tick
 from zset_join.expressions import left
 from zset_join.operators.aggregate import Aggregate
 from zset_join.operators.stateless import Select, Unchanged, Union, Where

@@ -10,9 +10,9 @@ import pytest
 
 from tests.built import built
 from tests.epochs import Change, Epochs, delete, delta_of, upsert
+from zset_join.core.epochs import Tick
 from zset_join.core.errors import PlanError, StateError
 from zset_join.core.relation import Relation
-from zset_join.core.tick import Tick
 from zset_join.operators.upsert_table import Latest, Route
 from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.zset import ZSet

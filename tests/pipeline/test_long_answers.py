@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from zset_join.core.epochs import Tick
 from zset_join.core.relation import Relation
-from zset_join.core.tick import Tick
 from zset_join.pipeline import Pipeline, changes
 from zset_join.runners.local.stage_states import with_long_chunks
 from zset_join.stages.join import JoinStage

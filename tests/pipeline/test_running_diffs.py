@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from tests.pipeline.test_durable_changes import BY_CITY, LARGE, MORE, ORDERS, PEOPLE, ROWS, folded
-from zset_join.checkpoint import leases
+from zset_join.checkpoint import clearing
 from zset_join.cli import main
 from zset_join.core.errors import OptionError, StateError
 from zset_join.lookup import ArrowSource
@@ -26,7 +26,7 @@ from zset_join.storage.operations import Operation, observe
 
 
 def _held(directory: Path) -> list[Path]:
-    return sorted((directory / "zset" / leases.LEASES).glob("*"))
+    return sorted((directory / "zset" / clearing.LEASES).glob("*"))
 
 
 def test_a_running_pipeline_is_compared_at_the_epoch_that_is_held_while_epochs_go_on(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_files_that_a_lease_held_go_once_it_is_over(tmp_path: Path) -> None:
     with Pipeline(BY_CITY, directory, keep_view=False) as pipeline:
         pipeline.step(ROWS)
         pinned = files()
-        lease = directory / "zset" / leases.LEASES / "reader.json"
+        lease = directory / "zset" / clearing.LEASES / "reader.json"
         lease.parent.mkdir()
         lease.write_text(json.dumps({"epoch": 0, "until": time.time() + 600, "files": sorted(pinned)}))
         for total in range(3):

@@ -17,9 +17,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from zset_join.core.epochs import Tick
 from zset_join.core.errors import BadInputError, OptionError
 from zset_join.core.options import HotBudget
-from zset_join.core.tick import Tick
 from zset_join.pipeline import Pipeline, View, changes
 from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users import theirs
 from zset_join.runners.common import parting

@@ -17,7 +17,7 @@ from playwright.sync_api import Page, sync_playwright
 from tests.console.shop import HOSTILE, run, shop, views
 from zset_join.cli import _parser, _replay_in_pipeline
 from zset_join.console import QueryAnswers, WatchedCheckpoint, open_console
-from zset_join.console.command import allowed_actions
+from zset_join.console.running import allowed_actions
 from zset_join.expressions import col
 from zset_join.runners.local.checkpoint_diff import diff_of_checkpoint
 

@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient
 from tests.pipeline.test_durable_changes import BY_CITY, LARGE, MORE, ROWS, held
 from tools.servers.kafka_broker import KafkaBroker
 from zset_join.changelog import RecordForm
-from zset_join.core.epoch_chain import ChainLink
+from zset_join.core.epochs import ChainLink
 from zset_join.core.errors import SinkError
 from zset_join.core.relation import Relation
 from zset_join.pipeline import Pipeline

@@ -17,7 +17,7 @@ import pytest
 from tests.pipeline.test_durable_changes import BY_CITY, COUNTED, JOINED, MORE, ROWS, held
 from tools.servers.postgres_server import PostgresServer
 from zset_join.checkpoint.reading import query_plan
-from zset_join.core.epoch_chain import ChainLink
+from zset_join.core.epochs import ChainLink
 from zset_join.core.errors import SinkError
 from zset_join.core.relation import Relation
 from zset_join.expressions import col

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from zset_join.core.epoch_chain import ChainLink
+from zset_join.core.epochs import ChainLink
 from zset_join.core.errors import SinkError
 from zset_join.sinks.sink import is_same_epoch
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from zset_join.core.epoch_chain import ChainLink
+from zset_join.core.epochs import ChainLink
 from zset_join.core.errors import SinkError
 from zset_join.core.relation import Relation
 from zset_join.sinks.csv_files import CsvFilesSink

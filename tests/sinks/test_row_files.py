@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from zset_join.core.epoch_chain import ChainLink
+from zset_join.core.epochs import ChainLink
 from zset_join.core.errors import OptionError, SinkError
 from zset_join.core.relation import Relation
 from zset_join.sinks.csv_files import CsvFilesSink

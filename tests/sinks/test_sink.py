@@ -32,7 +32,7 @@ from tests.sinks.under_test import (
 )
 from tests.sweeps import some_of
 from zset_join.changelog import ChangelogForm, encoded_schema, format_named
-from zset_join.core.epoch_chain import ChainLink, accepts_argument
+from zset_join.core.epochs import ChainLink, accepts_argument
 from zset_join.core.errors import PlanError, SinkError, ZsetJoinError
 from zset_join.core.relation import Relation
 from zset_join.pipeline import FunctionSink

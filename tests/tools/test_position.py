@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 
 from faults.sinks import SINKS
 from zset_join.cli import main
-from zset_join.core.epoch_chain import ChainLink
+from zset_join.core.epochs import ChainLink
 from zset_join.core.errors import OptionError, SinkError
 from zset_join.core.relation import Relation
 from zset_join.pipeline import Pipeline, changes

@@ -19,10 +19,10 @@ from typing import Any
 import pyarrow as pa
 from sqlglot import exp
 
+from zset_join.core.epochs import Tick
 from zset_join.core.errors import PlanError, SqlError
 from zset_join.core.key_types import storage_type
 from zset_join.core.relation import Relation
-from zset_join.core.tick import Tick
 from zset_join.query import View
 from zset_join.sql.bind.table_functions import Item, QueryContext, column_of, register_table_function
 from zset_join.stages.request import InputRows, StageRequest

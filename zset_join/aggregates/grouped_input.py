@@ -25,10 +25,10 @@ from zset_join.aggregates.hybrid_groups import HybridGroups
 from zset_join.aggregates.lines import Int64s, Lines
 from zset_join.aggregates.preaggregation import partial_relation
 from zset_join.aggregates.rejected_changes import RejectedChanges
+from zset_join.core.epochs import Tick
 from zset_join.core.errors import BadInputError, StateError
 from zset_join.core.options import HotBudget
 from zset_join.core.row_conversion import conform
-from zset_join.core.tick import Tick
 from zset_join.kernels.aggregate.groups import add_rows, resolve_rows
 from zset_join.kernels.rows import changes as ch
 from zset_join.state.rows.hash_seed import HashTables

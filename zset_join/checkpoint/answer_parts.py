@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from zset_join.checkpoint.files import CheckpointFiles, attempt_name
 from zset_join.checkpoint.record import PartEntry
-from zset_join.core.tick import Tick
+from zset_join.core.epochs import Tick
 from zset_join.zset import ZSet
 
 __all__ = ["ArrowParts", "CountedChunks", "read_arrow_parts", "with_first"]

@@ -50,8 +50,10 @@ from zset_join.checkpoint.reading import (
     OF_PLAN,
     PLAN_FIELD,
     PLAN_FILE,
+    RESCALINGS,
     START_OVER,
     CommittedState,
+    Rescaling,
     changed_plan_of,
     checkpoint_folder,
     foreign_state,
@@ -61,12 +63,13 @@ from zset_join.checkpoint.reading import (
     read_query,
     read_record,
     read_rescaling,
+    record_digest,
     record_name,
+    rescaling_numbers,
 )
 from zset_join.checkpoint.record import BucketHistory, CommitRecord, HistoryTexts
-from zset_join.checkpoint.rescaling import RESCALINGS, Rescaling, record_digest, rescaling_numbers
+from zset_join.core.epochs import Tick
 from zset_join.core.errors import StateError
-from zset_join.core.tick import Tick
 from zset_join.storage.full_disk import EpochOutcome
 from zset_join.storage.sealed import seal, unseal
 

@@ -23,8 +23,8 @@ import numpy as np
 import pyarrow as pa
 
 from zset_join.checkpoint.files import CheckpointFiles, FileEntry, attempt_name
+from zset_join.core.epochs import Tick
 from zset_join.core.errors import StateError
-from zset_join.core.tick import Tick
 from zset_join.zset import ZSet
 
 __all__ = ["LogEntry", "LoggedEpoch", "merge_logs", "read_log", "write_log"]

@@ -1,14 +1,20 @@
-"""Reading a checkpoint without owning it: the query, the newest commit record, the number of buckets.
+"""Reading a checkpoint without owning it: the query, the newest commit record or rescaling, the number of buckets.
 
 The law: what is returned is whole and belongs to the query, or reading it raises; nothing is changed. A driver may be at work
 meanwhile: the newest record and the one before it are present as long as it has committed less than ten epochs since they were
 looked for.
+
+A rescaling is the state after an epoch in another number of buckets, or as another plan has it. It counts exactly when its
+record is present, the epoch it was made after is the newest one, and the commit record of that epoch is the very one it was
+made after; so an epoch that is retracted takes it along. The next commit record carries number and buckets on. It lists
+snapshots written for it under names of their own, never local state of the buckets before.
 
 Cost: one or two listings and a few small files.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shlex
@@ -21,12 +27,11 @@ from zset_join.checkpoint.changed_plans import PLANS, ChangedPlan, read_changed_
 from zset_join.checkpoint.files import CHECKPOINT_FORMAT, CheckpointFiles
 from zset_join.checkpoint.owner import epoch_at_end
 from zset_join.checkpoint.record import BucketHistory, CommitRecord
-from zset_join.checkpoint.rescaling import RESCALINGS, Rescaling, record_digest, rescaling_numbers
 from zset_join.core.errors import StateError
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.stages import Stage, read_stage
 from zset_join.storage.folder import Folder, folder_below, is_local, local_path
-from zset_join.storage.sealed import UnknownFormatError, unseal
+from zset_join.storage.sealed import UnknownFormatError, read, seal, unseal
 
 __all__ = [
     "FORMAT_FILE",
@@ -34,9 +39,11 @@ __all__ = [
     "PLAN_FIELD",
     "PLAN_FILE",
     "RECORD_NAME",
+    "RESCALINGS",
     "START_FILE",
     "START_OVER",
     "CommittedState",
+    "Rescaling",
     "changed_plan_of",
     "checkpoint_folder",
     "commit_record_missing",
@@ -55,13 +62,67 @@ __all__ = [
     "read_record",
     "read_rescaling",
     "reads_start",
+    "record_digest",
     "record_name",
+    "rescaling_numbers",
     "stages_of",
     "stored_buckets",
     "stored_description",
     "stored_plan",
     "stored_query_id",
 ]
+
+RESCALINGS = "rescalings"
+_NAME = re.compile(rf"{RESCALINGS}/(\d{{20}})-(\d{{10}})\.json")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rescaling:
+    """Hold what is true after a rescaling, until the next epoch."""
+
+    number: int
+    query_id: str
+    epoch: int
+    record: str
+    buckets: int
+    histories: Mapping[str, BucketHistory]
+    owner: str | None
+    opened_at_ns: int
+    plan: str | None = None
+
+    @property
+    def name(self) -> str:
+        """Return the name of its file."""
+        return f"{RESCALINGS}/{self.epoch:020d}-{self.number:010d}.json"
+
+    def state_files(self) -> set[str]:
+        """Return the names of all files the state consists of."""
+        return {name for history in self.histories.values() for name in history.file_names()}
+
+    def to_bytes(self) -> bytes:
+        """Return the record as the bytes of its file."""
+        return seal(self, version=CHECKPOINT_FORMAT, name=self.name)
+
+    @classmethod
+    def from_bytes(cls, data: bytes, name: str) -> Rescaling:
+        """Build from the bytes of a file."""
+        return read(cls, unseal(data, version=CHECKPOINT_FORMAT, name=name))
+
+
+def record_digest(data: bytes) -> str:
+    """Return the digest of the bytes of a commit record."""
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+def rescaling_numbers(name: str) -> tuple[int, int] | None:
+    """Return the epoch and the number of a rescaling by the name of its file; None for another file.
+
+    >>> rescaling_numbers("rescalings/00000000000000000007-0000000002.json")
+    (7, 2)
+    """
+    match = _NAME.fullmatch(name)
+    return None if match is None else (int(match[1]), int(match[2]))
+
 
 FORMAT_FILE = "format.json"
 PLAN_FILE = "stages.json"

@@ -1,25 +1,50 @@
-"""The answers of `Watched` as the page has them, from what checkpoints, pipelines and reports hold.
+"""The answers of `Watched` as the page has them, from what checkpoints, changelogs, pipelines and reports hold.
 
-The law: every answer is JSON-ready and of bounded size.
+The law: every answer is JSON-ready and of bounded size. Nothing is kept or claimed for the page; what a query has cleared away
+is not shown.
+
+Cost: of changes the files of a few epochs, of a view everything that it holds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
+from zset_join.checkpoint.answer_parts import read_arrow_parts
+from zset_join.checkpoint.files import CheckpointFiles
+from zset_join.checkpoint.log import read_log
+from zset_join.checkpoint.reading import CommittedState
+from zset_join.checkpoint.record import BucketHistory, CommitRecord, PartEntry
+from zset_join.checkpoint.snapshot import read_snapshot
 from zset_join.console.shown import MOST_ROWS, row_text, shown, shown_columns, shown_table, shown_text, typed_values
 from zset_join.console.watched import Answer
 from zset_join.core.row_conversion import rows_having
 from zset_join.evolution.differences import PlanDiff
 from zset_join.plan.query_plan import QueryPlan
+from zset_join.sinks.changelog_directory import published_name
+from zset_join.storage.folder import open_folder
 from zset_join.tools.dead_letters import letter_text
 from zset_join.tools.reports import RowHistory
-from zset_join.zset import ZSet
+from zset_join.zset import ZSet, single_batch
 
-__all__ = ["changed_rows", "differences_of", "events_of", "letters_of", "rows_of_view", "verdict", "waiting_in"]
+__all__ = [
+    "changed_rows",
+    "changes_of",
+    "differences_of",
+    "events_of",
+    "letters_of",
+    "logged_changes",
+    "newest",
+    "rows_of_view",
+    "verdict",
+    "view_rows",
+    "waiting_in",
+]
 
 _MOST_LETTERS = 200
 _MOST_SAMPLES = 50
@@ -132,3 +157,114 @@ def differences_of(diff: PlanDiff) -> Answer:
             }
         )
     return {"epoch": diff.epoch, "lines": [shown_text(line) for line in diff.lines()], "views": views}
+
+
+_MOST_LOGGED = 100
+_VIEW, _WEIGHT = "view", "__weight"
+_PARQUET = ("changelog", "delta", "parquet")
+_SIGNS = ("_weight", "_row_kind", "_change_type")
+_CHANGELOG_WAY = re.compile(r"ChangelogParts\(directory='([^']*)'\)")
+"""How a part of an answer names the Parquet changelog that it was written for."""
+
+
+def newest(changes: list[Answer]) -> list[Answer]:
+    """Return the newest changes, in the order of epochs, with at most `MOST_ROWS` rows."""
+    chosen: list[Answer] = []
+    left = MOST_ROWS
+    for one in sorted(changes, key=lambda one: -one["epoch"]):
+        if left > 0:
+            chosen.append({**one, "rows": one["rows"][:left], "weights": one["weights"][:left]})
+            left -= len(one["rows"])
+    return chosen[::-1]
+
+
+def logged_changes(committed: CommittedState, plan: QueryPlan, view: str, after: int) -> list[Answer]:
+    """Return the newest changes of a view that is kept, from its log; changes that a snapshot absorbed are gone."""
+    history = _view_history(committed, plan, view)
+    schema = plan.output_of(view).schema
+    found: list[Answer] = []
+    left = MOST_ROWS
+    for log in () if history is None else reversed(history.logs):
+        if log.last_epoch <= after or left <= 0:
+            break
+        of_file = [
+            changed_rows(logged.tick.epoch, view, logged.deltas[0], most=MOST_ROWS)
+            for logged in read_log(committed.files, log, schemas=[schema])
+            if logged.tick.epoch > after and len(logged.deltas[0])
+        ][-_MOST_LOGGED:]
+        found += of_file
+        left -= sum(len(one["rows"]) for one in of_file)
+    return found
+
+
+def changes_of(files: CheckpointFiles, plan: QueryPlan, record: CommitRecord) -> list[Answer]:
+    """Return the answer of an epoch if its files still exist, else those of the Parquet changelog."""
+    found = []
+    for view in plan.views:
+        parts = _readable(files, record, [part for part in record.parts if len(plan.views) == 1 or part.way == view.name])
+        rows: list[list[Any]] = []
+        weights: list[int] = []
+        columns: list[str] = []
+        for part, place in parts:
+            if len(rows) >= MOST_ROWS:
+                break
+            if part.form == "arrow":
+                for delta in read_arrow_parts(files, [part]):
+                    columns = shown_columns(delta.rows.schema)
+                    few = shown_table(delta.rows, most=MOST_ROWS - len(rows))
+                    weights += delta.weights[: len(few)].tolist()
+                    rows += few
+                continue
+            table = pq.read_table(pa.BufferReader(files.view(part.file) if place is None else place))
+            table = table.drop_columns([name for name in _SIGNS if name in table.column_names])
+            columns = shown_columns(table.schema)
+            few = shown_table(table, most=MOST_ROWS - len(rows))
+            weights += [-1 if at < part.retractions else 1 for at in range(len(few))]  # retractions come first
+            rows += few
+        if rows:
+            total = sum(part.file.rows for part, _ in parts)
+            found.append(
+                {"epoch": record.epoch, "view": view.name, "columns": columns, "rows": rows, "weights": weights, "total": total}
+            )
+    return found
+
+
+def _view_history(committed: CommittedState, plan: QueryPlan, view: str) -> BucketHistory | None:
+    """Return the files of a kept view; None if it is not kept or empty."""
+    number = [one.name for one in plan.views].index(view)
+    return committed.histories.get(f"{_VIEW}-{number}/0" if len(plan.views) > 1 else f"{_VIEW}/0")
+
+
+def view_rows(committed: CommittedState, plan: QueryPlan, view: str) -> ZSet:
+    """Return the rows of a kept view, each distinct row with its weight."""
+    schema = plan.output_of(view).schema
+    history = _view_history(committed, plan, view)
+    parts: list[ZSet] = []
+    if history is not None and history.snapshot is not None:
+        table = read_snapshot(committed.files, history.snapshot)["view"]
+        weights = single_batch(table.select([_WEIGHT])).column(0).to_numpy()
+        parts.append(ZSet(single_batch(table.drop_columns([_WEIGHT])).cast(schema), weights))
+    for log in () if history is None else history.logs:
+        parts += [logged.deltas[0] for logged in read_log(committed.files, log, schemas=[schema])]
+    if not parts:
+        return ZSet.empty(schema)
+    return ZSet.concat(parts, schema=schema).consolidated()
+
+
+def _readable(
+    files: CheckpointFiles, record: CommitRecord, parts: Sequence[PartEntry]
+) -> list[tuple[PartEntry, pa.Buffer | None]]:
+    """Return the parts of the first way of writing whose files are present, each with its bytes where a changelog has them."""
+    by_way: dict[str, list[PartEntry]] = {}
+    for part in parts:
+        by_way.setdefault(part.way, []).append(part)
+    for way, of_way in by_way.items():
+        if all(part.form in ("arrow", *_PARQUET) and files.folder.size(part.file.name) is not None for part in of_way):
+            return [(part, None) for part in of_way]
+        directory = _CHANGELOG_WAY.search(way)
+        if directory is not None:
+            folder = open_folder(directory[1])
+            places = [folder.read(published_name(record.epoch, part.file.name)) for part in of_way]
+            if all(place is not None for place in places):
+                return list(zip(of_way, places, strict=True))
+    return []

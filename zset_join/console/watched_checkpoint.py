@@ -1,51 +1,145 @@
 """A checkpoint as the page shows it: of a query that runs, of one that is stopped, of one that is damaged.
 
-The law: nothing is claimed and nothing is written. What cannot be read is reported in its place; everything else is shown.
+The law: nothing is claimed, repaired or written. What cannot be read is reported in its place; everything else is shown. Damage
+is found by comparing every file that the newest commit record lists with its checksum; a checkpoint that has gone on since is
+looked at again.
 
 A checkpoint keeps few commit records; the summaries of up to `KEPT_EPOCHS` epochs that were seen are kept here.
 
-Cost: a poll lists one folder, and reads the records that are new.
+Cost: a poll lists one folder, and reads the records that are new. A search for damage reads every listed file once, up to
+`MOST_BYTES`; of the rest the size is compared.
 """
 
 from __future__ import annotations
 
+import functools
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from zset_join.checkpoint.files import CheckpointFiles
+from zset_join.checkpoint.clearing import RECORDS_KEPT
+from zset_join.checkpoint.files import CheckpointFiles, FileEntry
 from zset_join.checkpoint.owner import owner_seen
 from zset_join.checkpoint.reading import (
+    RECORD_NAME,
     CommittedState,
     checkpoint_folder,
     no_checkpoint,
     query_plan,
     read_committed,
+    read_record,
     stored_buckets,
     stored_description,
     stored_query_id,
 )
 from zset_join.checkpoint.record import BucketHistory, CommitRecord
-from zset_join.console.answers import differences_of, events_of, letters_of, rows_of_view, verdict, waiting_in
-from zset_join.console.changelog_rows import changes_of, logged_changes, newest, view_rows
-from zset_join.console.damage import damage_of, known_records
+from zset_join.console.answers import (
+    changes_of,
+    differences_of,
+    events_of,
+    letters_of,
+    logged_changes,
+    newest,
+    rows_of_view,
+    verdict,
+    view_rows,
+    waiting_in,
+)
 from zset_join.console.epochs import EpochSummary, summary_of_record
 from zset_join.console.plan_graph import plan_graph
 from zset_join.console.shown import shown, shown_setting, shown_text, typed_values
 from zset_join.console.state_tables import StateTables
 from zset_join.console.watched import Answer
 from zset_join.core.errors import OptionError, StateError, ZsetJoinError
+from zset_join.core.hidden_settings import shown as without_secrets
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.tools.dead_letters import read_letters
 from zset_join.tools.metrics import metrics_text
 from zset_join.tools.reports import RowHistory
 from zset_join.zset import ZSet
 
-__all__ = ["KEPT_EPOCHS", "QueryAnswers", "WatchedCheckpoint"]
+__all__ = ["KEPT_EPOCHS", "QueryAnswers", "WatchedCheckpoint", "damage_of", "known_records"]
+
+MOST_BYTES = 512 << 20
+_TIMES = 3
+
+
+def damage_of(location: str) -> dict[str, Any]:
+    """Return `checked` files, the `bytes` read and what was `found`, each with `file`, `code` and `what`."""
+    for _ in range(_TIMES):
+        found: list[dict[str, Any]] = []
+        committed = _tried(found, lambda: read_committed(location))
+        _tried(found, lambda: query_plan(location))
+        if committed is None:
+            if not found:
+                place = without_secrets(location)
+                found.append({"file": place, "code": "NO_CHECKPOINT", "what": f"there is no checkpoint in {place}"})
+            return {"checked": 0, "bytes": 0, "found": found}
+        checked, read_bytes = 0, 0
+        for entry in _listed(committed):
+            checked += 1
+            if read_bytes + entry.bytes <= MOST_BYTES:
+                read_bytes += entry.bytes
+                _tried(found, functools.partial(committed.files.check, entry))
+            elif committed.files.folder.size(entry.name) != entry.bytes:
+                file = committed.files.uri(entry.name)
+                found.append({"file": file, "code": "DAMAGED_FILE", "what": f"{file} is missing or of another size"})
+        _, broken = known_records(committed.files)
+        found += [one for one in broken if one not in found]
+        if not found or not _has_moved_on(committed, location):
+            return {"checked": checked, "bytes": read_bytes, "found": found}
+    return {"checked": checked, "bytes": read_bytes, "found": found}
+
+
+def known_records(files: CheckpointFiles, *, after: int = -1) -> tuple[list[CommitRecord], list[dict[str, Any]]]:
+    """Return the readable commit records after an epoch, oldest first, and errors: unreadable and missing ones."""
+    matches = [RECORD_NAME.fullmatch(name) for name in files.folder.names("commits")]
+    epochs = {int(match[1]) for match in matches if match is not None}
+    if epochs:
+        epochs.update(range(max(min(epochs), max(epochs) - RECORDS_KEPT + 1), max(epochs)))
+    records: list[CommitRecord] = []
+    found: list[dict[str, Any]] = []
+    for epoch in sorted(epoch for epoch in epochs if epoch > after):
+        record = _tried(found, functools.partial(read_record, files, epoch))
+        if record is not None:
+            records.append(record)
+    return records, found
+
+
+def _listed(committed: CommittedState) -> Iterator[FileEntry]:
+    for history in committed.histories.values():
+        if history.snapshot is not None:
+            yield from history.snapshot.tables.values()
+        for log in history.logs:
+            yield from log.files
+    if committed.last is not None:
+        yield from (part.file for part in committed.last.parts)
+
+
+def _tried(found: list[dict[str, Any]], read: Any) -> Any:
+    try:
+        return read()
+    except (ZsetJoinError, OSError) as error:
+        facts = getattr(error, "facts", {})
+        one = {"file": str(facts.get("file", "")), "code": getattr(error, "code", "OS_ERROR"), "what": str(error)}
+        if one not in found:
+            found.append(one)
+        return None
+
+
+def _has_moved_on(before: CommittedState, location: str) -> bool:
+    if stored_query_id(location) is None:
+        return False
+    now: list[dict[str, Any]] = []
+    committed = _tried(now, lambda: read_committed(location))
+    if committed is None or committed.last is None or before.last is None:
+        return False
+    return bool(committed.last.epoch != before.last.epoch)
+
 
 KEPT_EPOCHS = 1_000
 _PLAN_LINE = re.compile(r"line \d+")

@@ -1,18 +1,27 @@
-"""Packages that only some features need: the error for a missing one, with the line that installs it.
+"""Installed packages: those that only some features need, and those with stages of their own.
 
-The law: wherever such a package is imported, directly or by another one, its absence is `MissingPackageError` with the pip line
-of its extra, and never a bare `ImportError`. It is an `ImportError` too, so code that catches one still does.
+The law: wherever a package of an extra is imported, directly or by another one, its absence is `MissingPackageError` with the
+pip line of the extra, never a bare `ImportError`; it is an `ImportError` too.
+
+A package with its own stages, batch queries or table functions declares a module, whose import registers them:
+
+    [project.entry-points."zset_join.extensions"]
+    repeated = "my_package.repeated"
+
+These modules are imported when a name is met that nobody has registered: the kind of a stage in a checkpoint, a function in
+FROM. So a process without that import, such as a worker of Spark's or `zset-join`, can read its checkpoints and SQL.
 """
 
 from __future__ import annotations
 
+import importlib.metadata
 from collections.abc import Iterator, Mapping
 from contextlib import ContextDecorator, contextmanager
 from types import TracebackType
 
 from zset_join.core.errors import MissingPackageError
 
-__all__ = ["EXTRAS", "needed_for", "raising_interrupts"]
+__all__ = ["EXTRAS", "GROUP", "load_extensions", "needed_for", "raising_interrupts"]
 
 EXTRAS: Mapping[str, str] = {
     "confluent_kafka": "kafka",
@@ -73,3 +82,12 @@ class raising_interrupts(ContextDecorator):  # noqa: N801 - used as a verb; a cl
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         if isinstance(error, RuntimeError) and str(error) == "Query interrupted":
             raise KeyboardInterrupt from error
+
+
+GROUP = "zset_join.extensions"
+
+
+def load_extensions() -> None:
+    """Import the modules of all installed packages with extensions."""
+    for entry in importlib.metadata.entry_points(group=GROUP):
+        entry.load()

@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from zset_join.core.errors import OptionError, PlanError
 
-__all__ = ["ChangelogMode", "Relation"]
+__all__ = ["ChangelogMode", "Relation", "adds_columns", "with_added_nullable"]
 
 ChangelogMode = Literal["append", "upsert", "changelog"]
 
@@ -123,3 +123,20 @@ class Relation:
     def field_indices(self, columns: Iterable[str]) -> tuple[int, ...]:
         """Return the positions of `columns` in the schema."""
         return tuple(self.schema.get_field_index(name) for name in columns)
+
+
+def adds_columns(before: pa.Schema, after: pa.Schema) -> bool:
+    """Return whether columns are those of before with one or more behind them.
+
+    >>> one, two = pa.schema({"k": pa.int64()}), pa.schema({"k": pa.int64(), "n": pa.int64()})
+    >>> adds_columns(one, two), adds_columns(one, one), adds_columns(two, one)
+    (True, False, False)
+    """
+    count = len(before)
+    same = before.names == after.names[:count] and before.types == after.types[:count]
+    return same and len(after) > count
+
+
+def with_added_nullable(before: int, after: pa.Schema) -> pa.Schema:
+    """Return columns of which those behind the first ones may be NULL, as they are in the rows before they came."""
+    return pa.schema([field if at < before else field.with_nullable(True) for at, field in enumerate(after)])

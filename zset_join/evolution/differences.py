@@ -19,12 +19,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from zset_join.core.added_columns import adds_columns, with_added_nullable
 from zset_join.core.errors import PlanError
-from zset_join.core.notebook import html_table
-from zset_join.core.relation import Relation
+from zset_join.core.relation import Relation, adds_columns, with_added_nullable
 from zset_join.core.row_conversion import take_rows
-from zset_join.core.shown_values import counted
+from zset_join.core.shown_values import counted, html_table
 from zset_join.zset import ZSet
 
 __all__ = ["PlanDiff", "ViewDiff", "difference"]

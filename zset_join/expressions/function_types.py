@@ -13,12 +13,25 @@ from functools import reduce
 
 import pyarrow as pa
 
-from zset_join.expressions.computed import mismatch
-from zset_join.expressions.library import LIBRARY
+from zset_join.expressions.calendar_functions import CALENDAR_FUNCTIONS
+from zset_join.expressions.computed import DECLARED, Function, mismatch
+from zset_join.expressions.nested_functions import NESTED_FUNCTIONS
+from zset_join.expressions.number_functions import NUMBER_FUNCTIONS
+from zset_join.expressions.text_functions import TEXT_FUNCTIONS
 from zset_join.expressions.tree import Call, Literal
 from zset_join.expressions.type_rules import common_type, exact_type, is_flat, kind_of
 
-__all__ = ["FIELDS", "UNITS", "function_type", "one_type"]
+__all__ = ["FIELDS", "LIBRARY", "UNITS", "function_type", "one_type"]
+
+LIBRARY: dict[str, Function] = {
+    **TEXT_FUNCTIONS,
+    **NUMBER_FUNCTIONS,
+    **CALENDAR_FUNCTIONS,
+    **NESTED_FUNCTIONS,
+    **DECLARED,
+}
+"""By name."""
+
 
 FIELDS = ("year", "quarter", "month", "week", "day", "dayofweek", "dayofyear", "hour", "minute", "second")
 UNITS = ("year", "quarter", "month", "week", "day", "hour", "minute", "second", "millisecond", "microsecond")

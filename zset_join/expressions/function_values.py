@@ -22,8 +22,7 @@ import pyarrow.compute as pc
 
 from zset_join.expressions.computed import NO_FAULTS, Computed, joint_length, literal_value, of_texts, texts_of
 from zset_join.expressions.conversions import convert
-from zset_join.expressions.function_types import one_type
-from zset_join.expressions.library import LIBRARY
+from zset_join.expressions.function_types import LIBRARY, one_type
 from zset_join.expressions.tree import Call, Literal
 from zset_join.expressions.type_rules import kind_of
 from zset_join.expressions.vectors import Bools, Vector, compare, fit_decimal, to_arrow, widen

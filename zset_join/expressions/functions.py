@@ -4,7 +4,7 @@
     concat(upper(substring("name", 1, 1)), lower(substring("name", 2)))
 
 A function is a line of a table: its signature as PySpark has it, and the operation it calls, with that name unless another is
-given; one with all that is its own in one row (`zset_join.expressions.declared`) is imported from its family. As in PySpark a
+given; one with all that is its own in one row (`zset_join.expressions.computed`) is imported from its family. As in PySpark a
 bare str names a column; where the signature has quotes around a parameter, it is a text.
 
 Each builds a checked call; `function_types` and `library` define which types it takes, `evaluation` computes it.
@@ -24,9 +24,9 @@ import pyarrow as pa
 
 from zset_join.core.errors import OptionError, PlanError
 from zset_join.expressions import text_functions
-from zset_join.expressions.declared import Word
-from zset_join.expressions.declared import operand as _operand
-from zset_join.expressions.declared import word as _row
+from zset_join.expressions.computed import Word
+from zset_join.expressions.computed import operand as _operand
+from zset_join.expressions.computed import word as _row
 from zset_join.expressions.text_functions import *  # noqa: F403 - functions that are declared whole, each under its own name
 from zset_join.expressions.tree import Call, Cast, Expression, Literal, lit
 

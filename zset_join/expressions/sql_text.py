@@ -23,7 +23,7 @@ import pyarrow.types as pt
 from zset_join.core.errors import PlanError
 from zset_join.expressions.computed import Function
 from zset_join.expressions.evaluation import result_type
-from zset_join.expressions.library import LIBRARY
+from zset_join.expressions.function_types import LIBRARY
 from zset_join.expressions.tree import Call, Cast, Column, Expression, Literal, describe
 from zset_join.expressions.type_rules import is_flat, kind_of, plain_type
 

@@ -26,6 +26,7 @@ from zset_join.expressions.computed import (
     Computed,
     Function,
     Types,
+    declared,
     joint_length,
     literal_value,
     mismatch,
@@ -36,7 +37,6 @@ from zset_join.expressions.computed import (
     translated,
     wants_literal,
 )
-from zset_join.expressions.declared import declared
 from zset_join.expressions.tree import Call
 from zset_join.expressions.type_rules import kind_of
 from zset_join.expressions.vectors import Vector

@@ -6,12 +6,11 @@ ours; `fetcher` calls it, with retries, back-off and cache; `journal` keeps what
 
 from __future__ import annotations
 
-from zset_join.lookup.clock import Clock, SystemClock
 from zset_join.lookup.fetcher import Fetcher, LookupCounts
 from zset_join.lookup.journal import FetchJournal
 from zset_join.lookup.options import Lookup, LookupHintWarning, LookupSettings
 from zset_join.lookup.secret import Secret
-from zset_join.lookup.source import LookupClient, LookupSource, Opening, TransientLookupError
+from zset_join.lookup.source import Clock, LookupClient, LookupSource, Opening, SystemClock, TransientLookupError
 from zset_join.lookup.sources import (
     ArrowSource,
     DataFrameSource,

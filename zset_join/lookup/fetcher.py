@@ -31,10 +31,9 @@ from zset_join.core.errors import LookupFailedError, ZsetJoinError
 from zset_join.core.row_conversion import take_rows
 from zset_join.core.shown_values import counted
 from zset_join.lookup.cache import FullCache, PartialCache
-from zset_join.lookup.clock import Clock, SystemClock
 from zset_join.lookup.options import LookupSettings
 from zset_join.lookup.secret import secrets_of, without_secrets
-from zset_join.lookup.source import LookupClient, LookupSource, Opening, TransientLookupError
+from zset_join.lookup.source import Clock, LookupClient, LookupSource, Opening, SystemClock, TransientLookupError
 from zset_join.shapes.lookup import LookupShape
 from zset_join.state.rows.keyed_rows import KeyedRows
 from zset_join.zset import single_batch

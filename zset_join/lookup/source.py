@@ -9,19 +9,53 @@ columns of the opening, the key among them; none for a key that does not exist. 
 not.
 
 A source of your own implements these two, or wraps a function: `FunctionSource`.
+
+`SystemClock` is the clock of the fetch step; a test replaces it (`zset_join.testing.FakeClock`).
 """
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
-from zset_join.lookup.clock import Clock, SystemClock
+__all__ = ["Clock", "LookupClient", "LookupSource", "Opening", "SelectiveSource", "SystemClock", "TransientLookupError"]
 
-__all__ = ["LookupClient", "LookupSource", "Opening", "SelectiveSource", "TransientLookupError"]
+
+class Clock(Protocol):
+    """The clock of the fetch step."""
+
+    def now_us(self) -> int:
+        """Return microseconds since 1970-01-01 UTC."""
+        ...
+
+    def sleep(self, seconds: float) -> None:
+        """Return when so many seconds have passed."""
+        ...
+
+    def event_loop(self) -> asyncio.AbstractEventLoop:
+        """Return a new event loop whose sleeps follow this clock."""
+        ...
+
+
+class SystemClock:
+    """The clock of the machine."""
+
+    def now_us(self) -> int:
+        """Return microseconds since 1970-01-01 UTC."""
+        return time.time_ns() // 1000
+
+    def sleep(self, seconds: float) -> None:
+        """Return when so many seconds have passed."""
+        time.sleep(seconds)
+
+    def event_loop(self) -> asyncio.AbstractEventLoop:
+        """Return a new event loop."""
+        return asyncio.new_event_loop()
 
 
 class TransientLookupError(Exception):

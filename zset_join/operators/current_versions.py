@@ -33,9 +33,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from zset_join.core.epochs import Tick
 from zset_join.core.relation import Relation
 from zset_join.core.row_conversion import conform, take_rows
-from zset_join.core.tick import Tick
 from zset_join.kernels.rows import changes as ch
 from zset_join.operators.deduplicate import Deduplicate
 from zset_join.shapes.event_time import EventTime, has_clock, time_column

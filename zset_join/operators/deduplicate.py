@@ -26,10 +26,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from zset_join.core.epochs import Tick
 from zset_join.core.key_types import storage_type
 from zset_join.core.relation import Relation
 from zset_join.core.row_conversion import conform
-from zset_join.core.tick import Tick
 from zset_join.kernels.time.first_rows import first_rows
 from zset_join.shapes.deduplicate import Keep, OrderColumn, check_dedup, first_rows_relation
 from zset_join.shapes.operator_options import OperatorOptions

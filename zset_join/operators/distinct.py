@@ -18,9 +18,9 @@ from dataclasses import replace
 
 from zset_join.aggregates.accumulation import Accumulation
 from zset_join.aggregates.grouped_operator import GroupedOperator
+from zset_join.core.epochs import Tick
 from zset_join.core.relation import Relation
 from zset_join.core.row_conversion import conform
-from zset_join.core.tick import Tick
 from zset_join.shapes.aggregate import check_grouping
 from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.state.rows.guarded import guarded

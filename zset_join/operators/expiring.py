@@ -28,8 +28,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from zset_join.core.epochs import Tick
 from zset_join.core.relation import Relation
-from zset_join.core.tick import Tick
 from zset_join.state.rows.guarded import guarded
 from zset_join.state.rows.hash_seed import HashTables
 from zset_join.state.rows.rejected_rows import REJECTION_SCHEMA, describe_rejection, rejection_table

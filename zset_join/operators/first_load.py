@@ -27,8 +27,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from zset_join.core.epochs import Tick
 from zset_join.core.errors import ZsetJoinError
-from zset_join.core.tick import Tick
 from zset_join.operators.join import HashJoin
 from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.state.rows.guarded import guarded

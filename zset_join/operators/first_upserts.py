@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from zset_join.core.epochs import Tick
 from zset_join.core.relation import Relation
 from zset_join.core.row_conversion import conform
-from zset_join.core.tick import Tick
 from zset_join.kernels.rows import side as s
 from zset_join.kernels.rows.epoch import CHANGE_WORDS
 from zset_join.operators.first_load import PART_CHANGES, PARTS

@@ -26,9 +26,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from zset_join.core.epochs import Tick
 from zset_join.core.errors import StateError
 from zset_join.core.relation import Relation
-from zset_join.core.tick import Tick
 from zset_join.expressions import Expression
 from zset_join.kernels.join import pairs as p
 from zset_join.operators.join_steps import (

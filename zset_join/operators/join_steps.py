@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from zset_join.core.epochs import Tick
 from zset_join.core.errors import PlanError, WeightOverflowError
 from zset_join.core.relation import Relation
 from zset_join.core.shown_values import shown_key
-from zset_join.core.tick import Tick
 from zset_join.expressions import Expression, evaluate, references
 from zset_join.kernels.join import pairs as p
 from zset_join.state.join.joined_rows import from_c_library

@@ -30,11 +30,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from zset_join.core.epochs import Tick
 from zset_join.core.errors import LookupFailedError, ResourceError, StateError
 from zset_join.core.relation import Relation
 from zset_join.core.row_conversion import conform, take_rows
 from zset_join.core.shown_values import counted
-from zset_join.core.tick import Tick
 from zset_join.operators.join_steps import columns_compared
 from zset_join.shapes.lookup import FOUND, LookupShape, LookupTerms, RetryPolicy, looked_up_relation
 from zset_join.shapes.operator_options import OperatorOptions

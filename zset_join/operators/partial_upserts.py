@@ -23,11 +23,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from zset_join.changelog.encoding import group_keys
+from zset_join.core.epochs import Tick
 from zset_join.core.errors import BadInputError
 from zset_join.core.relation import Relation
 from zset_join.core.row_conversion import conform
 from zset_join.core.shown_values import counted
-from zset_join.core.tick import Tick
 from zset_join.operators.upsert_table import Latest
 from zset_join.shapes.latest import TRUNCATE, without_control
 from zset_join.shapes.operator_options import OperatorOptions

@@ -31,9 +31,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from zset_join.core.epochs import Tick
 from zset_join.core.relation import Relation
 from zset_join.core.row_conversion import take_rows
-from zset_join.core.tick import Tick
 from zset_join.expressions import Expression
 from zset_join.expressions import left as left_column
 from zset_join.expressions import right as right_column

@@ -18,8 +18,8 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from zset_join.core.epochs import Tick
 from zset_join.core.relation import Relation
-from zset_join.core.tick import Tick
 from zset_join.state.rows.guarded import guarded
 from zset_join.state.rows.rejected_rows import no_rejections
 from zset_join.zset import ZSet

@@ -20,11 +20,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from zset_join.core.epochs import Tick
 from zset_join.core.errors import BadInputError, OptionError, PlanError
 from zset_join.core.relation import Relation
 from zset_join.core.row_conversion import conform, take_rows
 from zset_join.core.shown_values import counted, shown_key
-from zset_join.core.tick import Tick
 from zset_join.expressions import Expression, check, evaluate, references
 from zset_join.state.rows.guarded import guarded
 from zset_join.state.rows.rejected_rows import REJECTION_SCHEMA, no_rejections

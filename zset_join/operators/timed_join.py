@@ -46,9 +46,9 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
+from zset_join.core.epochs import Tick
 from zset_join.core.relation import Relation
 from zset_join.core.row_conversion import take_rows
-from zset_join.core.tick import Tick
 from zset_join.shapes.as_of_join import AsOfOptions, as_of_relation, as_of_shape
 from zset_join.shapes.join import check_join
 from zset_join.shapes.operator_options import OperatorOptions

@@ -28,11 +28,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from zset_join.core.epochs import Tick
 from zset_join.core.errors import PlanError, StateError
 from zset_join.core.key_types import check_key_type
 from zset_join.core.relation import Relation
 from zset_join.core.row_conversion import conform, take_rows
-from zset_join.core.tick import Tick
 from zset_join.kernels.rows.delta import D_FOUND
 from zset_join.kernels.rows.epoch import CHANGE_WORDS
 from zset_join.shapes.latest import latest_rows

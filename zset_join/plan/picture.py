@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from zset_join.core.notebook import html_text
+from zset_join.core.shown_values import html_text
 
 __all__ = ["plan_svg"]
 

@@ -20,10 +20,9 @@ from typing import Any
 import pyarrow as pa
 
 from zset_join.core.errors import OptionError, PlanError
-from zset_join.core.notebook import html_text
 from zset_join.core.options import KeepState
 from zset_join.core.relation import Relation
-from zset_join.core.shown_values import counted
+from zset_join.core.shown_values import counted, html_text
 from zset_join.plan.columns_kept import explained_pairs, explained_unread, unread_of_sources
 from zset_join.plan.picture import plan_svg
 from zset_join.plan.row_steps import RowStep, read_row_step, relation_after

@@ -38,7 +38,7 @@ from typing import Any
 import pyarrow as pa
 
 from zset_join.changelog import ChangelogForm
-from zset_join.core.epoch_chain import ChainLink
+from zset_join.core.epochs import ChainLink
 from zset_join.core.errors import SinkError
 from zset_join.sinks.sink import is_same_epoch
 from zset_join.storage import local

@@ -19,11 +19,10 @@ import numpy as np
 import pyarrow as pa
 
 from zset_join.changelog import ChangelogForm, encoded_schema, format_named
-from zset_join.core.added_columns import with_added_nullable
-from zset_join.core.epoch_chain import ChainLink
+from zset_join.core.epochs import ChainLink
 from zset_join.core.errors import PlanError
 from zset_join.core.hidden_settings import shown
-from zset_join.core.relation import Relation
+from zset_join.core.relation import Relation, with_added_nullable
 from zset_join.sinks.changelog_lines import ChangelogLines
 from zset_join.sinks.delta_files import delta_schema, read_data_file, write_data_files
 from zset_join.sinks.delta_log import DeltaSink

@@ -38,7 +38,7 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
-from zset_join.core.epoch_chain import ChainLink, short_mark
+from zset_join.core.epochs import ChainLink, short_mark
 from zset_join.core.errors import SinkError
 from zset_join.core.extras import needed_for
 from zset_join.core.relation import Relation

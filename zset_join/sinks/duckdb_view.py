@@ -36,11 +36,10 @@ from typing import Any, cast
 import pyarrow as pa
 import pyarrow.types as pt
 
-from zset_join.core.added_columns import with_added_nullable
-from zset_join.core.epoch_chain import ChainLink
+from zset_join.core.epochs import ChainLink
 from zset_join.core.errors import OptionError, SinkError, WeightOverflowError
 from zset_join.core.extras import needed_for
-from zset_join.core.relation import Relation
+from zset_join.core.relation import Relation, with_added_nullable
 from zset_join.core.row_conversion import repeated_positions
 from zset_join.core.shown_values import counted, shown_key
 from zset_join.sinks.duckdb_file import HOLD_SECONDS, PATIENCE_SECONDS, DuckDBFile

@@ -23,7 +23,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from zset_join.core.epoch_chain import ChainLink
+from zset_join.core.epochs import ChainLink
 from zset_join.core.errors import OptionError, SinkError
 from zset_join.sinks.epoch_sink import EpochSink, Position, check_layout
 from zset_join.sinks.sink import DIGESTS_KEPT, StoredEpochs, is_same_epoch, marks_of

@@ -19,10 +19,9 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from zset_join.core.added_columns import with_added_nullable
-from zset_join.core.epoch_chain import ChainLink
+from zset_join.core.epochs import ChainLink
 from zset_join.core.errors import OptionError, SinkError
-from zset_join.core.relation import Relation
+from zset_join.core.relation import Relation, with_added_nullable
 from zset_join.core.shown_values import counted
 from zset_join.sinks.sink import SinkProgress, check_adds_columns, check_chunk, check_output, is_same_epoch
 from zset_join.zset import ZSet

@@ -32,7 +32,7 @@ from typing import Any, get_args
 import pyarrow as pa
 
 from zset_join.changelog import RecordForm, encoded_schema
-from zset_join.core.epoch_chain import ChainLink
+from zset_join.core.epochs import ChainLink
 from zset_join.core.errors import OptionError, SinkError
 from zset_join.core.extras import needed_for
 from zset_join.core.relation import Relation

@@ -30,11 +30,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from zset_join.changelog import ChangelogForm, encoded_schema, format_named
-from zset_join.core.added_columns import with_added_nullable
-from zset_join.core.epoch_chain import ChainLink, short_mark
+from zset_join.core.epochs import ChainLink, short_mark
 from zset_join.core.errors import SinkError
 from zset_join.core.hidden_settings import shown
-from zset_join.core.relation import Relation
+from zset_join.core.relation import Relation, with_added_nullable
 from zset_join.sinks.changelog_directory import ChangelogDirectory, Header, PartFile, first_checksum
 from zset_join.sinks.changelog_lines import ChangelogLines, NewParquetFile
 from zset_join.sinks.epoch_sink import GrowingSink, Position, check_layout

@@ -37,10 +37,9 @@ from typing import Any, Protocol, cast, runtime_checkable
 import pyarrow as pa
 import pyarrow.types as pt
 
-from zset_join.core.added_columns import adds_columns
-from zset_join.core.epoch_chain import ChainLink, accepts_argument, short_mark
+from zset_join.core.epochs import ChainLink, accepts_argument, short_mark
 from zset_join.core.errors import SinkError
-from zset_join.core.relation import Relation
+from zset_join.core.relation import Relation, adds_columns
 from zset_join.zset import ZSet
 
 __all__ = [

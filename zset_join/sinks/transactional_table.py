@@ -22,7 +22,7 @@ from typing import Any
 import pyarrow as pa
 
 from zset_join.changelog import UpsertFormat, WeightFormat
-from zset_join.core.epoch_chain import ChainLink
+from zset_join.core.epochs import ChainLink
 from zset_join.core.errors import SinkError
 from zset_join.core.relation import Relation
 from zset_join.sinks.epoch_sink import GrowingSink, Position, check_layout

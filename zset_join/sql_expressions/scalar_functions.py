@@ -26,7 +26,7 @@ from sqlglot.dialects.spark import Spark
 from zset_join.core.errors import SqlError
 from zset_join.expressions import Call, Cast, Expression, Literal, lit
 from zset_join.expressions.calendar_functions import PATTERN_LETTERS
-from zset_join.expressions.declared import DECLARED
+from zset_join.expressions.computed import DECLARED
 from zset_join.expressions.operations import FUNCTIONS
 from zset_join.expressions.type_rules import kind_of
 from zset_join.sql_expressions.consumed import argument

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Protocol, cast, runtime_checkable
 
-from zset_join.core.tick import Tick
+from zset_join.core.epochs import Tick
 from zset_join.stages.stage import Stage, StageOptions
 from zset_join.storage.folder import Folder
 from zset_join.zset import ZSet

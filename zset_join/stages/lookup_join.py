@@ -17,18 +17,17 @@ from typing import Any, NoReturn, cast
 
 import pyarrow as pa
 
+from zset_join.core.epochs import Tick
 from zset_join.core.errors import OptionError, PlanError
 from zset_join.core.relation import Relation
 from zset_join.core.shown_values import shown_buckets
-from zset_join.core.tick import Tick
 from zset_join.expressions import Expression, references
 from zset_join.expressions.rows import plain_column
 from zset_join.expressions.written import read_expression, write_expression
-from zset_join.lookup.clock import Clock
 from zset_join.lookup.fetcher import Fetcher, LookupCounts
 from zset_join.lookup.journal import FetchJournal
 from zset_join.lookup.options import Lookup, LookupSettings
-from zset_join.lookup.source import LookupSource, SelectiveSource
+from zset_join.lookup.source import Clock, LookupSource, SelectiveSource
 from zset_join.lookup.sources import EpochSource, read_source
 from zset_join.operators.lookup_join import LookupJoin
 from zset_join.shapes.lookup import LookupShape, LookupTerms, RetryPolicy, looked_up_relation

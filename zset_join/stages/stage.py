@@ -35,7 +35,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import pyarrow as pa
 
 from zset_join.core.errors import OptionError, PlanError
-from zset_join.core.extensions import load_extensions
+from zset_join.core.extras import load_extensions
 from zset_join.core.options import BufferLimit, HotBudget
 from zset_join.core.relation import Relation
 from zset_join.expressions import references

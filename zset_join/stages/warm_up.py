@@ -17,9 +17,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as pt
 
+from zset_join.core.epochs import Tick
 from zset_join.core.options import HotBudget
 from zset_join.core.relation import Relation
-from zset_join.core.tick import Tick
 from zset_join.stages.effect import EffectStage
 from zset_join.stages.stage import Stage, StageOptions
 from zset_join.zset import ZSet

@@ -40,7 +40,7 @@ import pyarrow as pa
 from zset_join.core.errors import OptionError, StateError
 from zset_join.core.extras import needed_for
 from zset_join.core.hidden_settings import shown
-from zset_join.storage.object_file import KEPT_BYTES, ObjectFile
+from zset_join.storage.object_folder import KEPT_BYTES, ObjectFile
 from zset_join.storage.operations import perform
 
 with needed_for("A folder in a bucket"):

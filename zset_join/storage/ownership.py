@@ -5,17 +5,20 @@ user of this process and neither its group (but the user's own one, for state) n
 everybody may write to is good enough for own files in it only where it is sticky, as the host's temporary directory is.
 
 Limits: access lists beyond the permission bits are not looked at; root can write anywhere.
+
+A token in a file is readable by its owner alone, or the file is refused.
 """
 
 from __future__ import annotations
 
 import os
+import secrets
 import stat
 from pathlib import Path
 
-from zset_join.core.errors import StateError
+from zset_join.core.errors import OptionError, StateError
 
-__all__ = ["is_own", "refuse_foreign", "why_foreign"]
+__all__ = ["is_own", "kept_token", "refuse_foreign", "why_foreign"]
 
 
 def why_foreign(status: os.stat_result, *, own_group: bool = False) -> str | None:
@@ -53,3 +56,30 @@ def refuse_foreign(path: str, status: os.stat_result) -> None:
             code="FOREIGN_FILE",
             path=place,
         )
+
+
+_SHORTEST = 16
+
+
+def kept_token(path: str | Path) -> str:
+    """Return the token in a file; where there is none, it is made, with mode 600."""
+    try:
+        try:
+            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        except FileExistsError:
+            mode, token = stat.S_IMODE(os.stat(path).st_mode), Path(path).read_text(encoding="utf-8").strip()  # noqa: PTH116
+        else:
+            mode, token = 0o600, secrets.token_urlsafe(32)
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                file.write(token + "\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise _refused(path, str(error)) from error
+    if mode & 0o077:
+        raise _refused(path, f"it has mode {mode:o}, so that others may use it: chmod 600 {path}")
+    if len(token) < _SHORTEST:
+        raise _refused(path, f"it has {len(token)} characters; expected {_SHORTEST} or more")
+    return token
+
+
+def _refused(path: str | Path, why: str) -> OptionError:
+    return OptionError(f"the token file {path}: {why}.", code="OPTION_VALUE", name="metrics-token-file", value=str(path))

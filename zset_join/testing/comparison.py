@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from zset_join.core.epochs import Tick
 from zset_join.core.relation import Relation
-from zset_join.core.tick import Tick
 from zset_join.testing.reference import Counts, row_identity, total
 from zset_join.testing.reference_tables import Lines
 from zset_join.zset import ZSet

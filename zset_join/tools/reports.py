@@ -11,8 +11,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from zset_join.core.errors import OptionError
-from zset_join.core.notebook import MOST_ROWS, html_differences, html_table
-from zset_join.core.shown_values import counted
+from zset_join.core.shown_values import MOST_ROWS, counted, html_differences, html_table
 
 __all__ = ["InputChange", "Row", "RowEvent", "RowHistory", "VerificationReport", "of_outputs", "requested_values"]
 

@@ -20,8 +20,8 @@ from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
+from zset_join.core.epochs import Tick
 from zset_join.core.relation import Relation
-from zset_join.core.tick import Tick
 from zset_join.zset import ZSet
 
 __all__ = [

@@ -23,9 +23,8 @@ import pyarrow as pa
 
 from zset_join.core.errors import BadInputError, PlanError, WeightOverflowError
 from zset_join.core.extras import needed_for
-from zset_join.core.notebook import MOST_ROWS, html_table
 from zset_join.core.row_conversion import take_rows
-from zset_join.core.shown_values import counted, shown_column
+from zset_join.core.shown_values import MOST_ROWS, counted, html_table, shown_column
 from zset_join.kernels.rows.consolidate import sum_weights
 from zset_join.zset.row_layout import RowLayout
 

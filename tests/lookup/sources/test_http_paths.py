@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from zset_join.lookup.sources.http_paths import UnnameableKeyError, url_of_key
+from zset_join.lookup.sources.http import UnnameableKeyError, url_of_key
 
 _SPECIAL = st.lists(
     st.sampled_from([".", "..", "/", "\\", "%2e", "%2E", "%2f", "%252e", "%5c", "?", "#", ";", "&", "=", "@", ":", " ", "\0"]),

@@ -9,7 +9,7 @@ import pytest
 from psycopg.adapt import PyFormat, Transformer
 from psycopg.types.numeric import Float8, Int8
 
-from zset_join.lookup.sources.postgres_arrays import BinaryArray, binary_array
+from zset_join.lookup.sources.postgres import BinaryArray, binary_array
 
 UTC = datetime.UTC
 MOMENT = datetime.datetime(1969, 7, 20, 20, 17, 40, 123456)

@@ -33,9 +33,9 @@ from zset_join.checkpoint.reading import (
     stored_plan,
 )
 from zset_join.cli import main
+from zset_join.core.epochs import Tick
 from zset_join.core.errors import OptionError, StateError
 from zset_join.core.options import QueryOptions
-from zset_join.core.tick import Tick
 from zset_join.pipeline import Pipeline, appends
 from zset_join.runners.any_mode import evolve_wherever, undo_wherever
 from zset_join.runners.local.stopped import evolve_directory, undo_of_directory

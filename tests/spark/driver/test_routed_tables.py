@@ -6,8 +6,8 @@ import struct
 
 import pyarrow as pa
 
+from zset_join.core.epochs import Tick
 from zset_join.core.relation import Relation
-from zset_join.core.tick import Tick
 from zset_join.runners.spark.driver.moved_tables import MovedTables, joined
 from zset_join.runners.spark.planning.other_mode import StatePair
 from zset_join.shapes.kept_types import NullKeys

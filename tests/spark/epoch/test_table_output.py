@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.spark.conftest import Source
-from zset_join.core.epoch_chain import ChainLink
+from zset_join.core.epochs import ChainLink
 from zset_join.core.errors import OptionError, PlanError, SinkError
 from zset_join.core.relation import Relation
 from zset_join.runners.spark.epoch.table_output import EPOCH, TableSink, table_sink

@@ -9,8 +9,8 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from tests.sweeps import for_each
+from zset_join.core.epochs import Tick
 from zset_join.core.relation import Relation
-from zset_join.core.tick import Tick
 from zset_join.operators.partial_upserts import PartialUpserts
 from zset_join.runners.spark.tools.batch_sources import filled_table
 from zset_join.shapes.latest import TRUNCATE

@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from zset_join.checkpoint.files import CheckpointFiles
+from zset_join.core.epochs import Tick
 from zset_join.core.errors import SinkError, StateError
 from zset_join.core.relation import Relation
-from zset_join.core.tick import Tick
 from zset_join.runners.spark.epoch.outputs import ChangelogOutput
 from zset_join.runners.spark.worker import parts
 from zset_join.runners.spark.worker.parts import (

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 from spill.runs import Runs
+from zset_join.core.epochs import Tick
 from zset_join.core.options import HotBudget
 from zset_join.core.relation import Relation
-from zset_join.core.tick import Tick
 from zset_join.operators.join import HashJoin
 from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.state.cold.cold_side import ColdSide

@@ -12,10 +12,10 @@ import pytest
 
 from tests.built import built
 from tests.epochs import Epochs, delete, insert, net
+from zset_join.core.epochs import Tick
 from zset_join.core.errors import ResourceError
 from zset_join.core.options import HotBudget
 from zset_join.core.relation import Relation
-from zset_join.core.tick import Tick
 from zset_join.expressions import left, right
 from zset_join.operators.join import HashJoin
 from zset_join.shapes.operator_options import OperatorOptions

@@ -11,8 +11,8 @@ import pytest
 
 from tests.stages.every_stage import CONTROLLED, EVENTS, QUOTES, STAGES, registered
 from tests.state.rows.test_directory_lock import BAG
+from zset_join.core.epochs import Tick
 from zset_join.core.errors import BadInputError, OptionError, PlanError, StateError
-from zset_join.core.tick import Tick
 from zset_join.expressions import left
 from zset_join.operators.join import HashJoin
 from zset_join.operators.partial_upserts import PartialUpserts

@@ -13,9 +13,9 @@ import pytest
 
 from tests.built import built
 from tests.stages.every_stage import EVENTS, QUOTES, ROWS, STAGES, VERSIONS, registered
+from zset_join.core.epochs import Tick
 from zset_join.core.errors import OptionError, StateError
 from zset_join.core.relation import Relation
-from zset_join.core.tick import Tick
 from zset_join.operators.aggregate import Aggregate
 from zset_join.operators.distinct import Distinct
 from zset_join.operators.join import HashJoin

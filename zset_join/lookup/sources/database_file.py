@@ -20,8 +20,7 @@ import pyarrow as pa
 from zset_join.core.errors import LookupFailedError
 from zset_join.core.extras import needed_for
 from zset_join.lookup.source import LookupClient, Opening, TransientLookupError
-from zset_join.lookup.sources.answers import table_of
-from zset_join.lookup.sources.written import WrittenSource, register_source
+from zset_join.lookup.sources.written import WrittenSource, register_source, table_of
 
 __all__ = ["DuckDBFileSource", "SQLiteFileSource"]
 

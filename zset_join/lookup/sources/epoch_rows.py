@@ -27,8 +27,7 @@ from zset_join.core.errors import PlanError, ResourceError, StateError
 from zset_join.lookup.options import parse_duration_us
 from zset_join.lookup.source import LookupClient, LookupSource, Opening
 from zset_join.lookup.sources.table_files import ArrowSource
-from zset_join.lookup.sources.written import register_source
-from zset_join.lookup.written_schema import read_schema, write_schema
+from zset_join.lookup.sources.written import read_schema, register_source, write_schema
 from zset_join.storage.folder import Folder
 
 __all__ = ["DataFrameSource", "EpochSource"]

@@ -19,8 +19,7 @@ import pyarrow as pa
 
 from zset_join.core.errors import PlanError
 from zset_join.lookup.source import LookupClient, Opening
-from zset_join.lookup.sources.written import register_source
-from zset_join.lookup.written_schema import read_schema, write_schema
+from zset_join.lookup.sources.written import read_schema, register_source, write_schema
 
 __all__ = ["FunctionSource"]
 

@@ -3,20 +3,23 @@
 Two ways, distinguished by the URL:
 
 - `https://crm/customers/{id}`: one request per key, the key's values put into the path. The answer is one object, or a list of
-them; 404
-  is a miss.
+  them; 404 is a miss.
 - `https://crm/customers` with `many="query"`: one request per batch, `?id=1&id=2`; with `many="body"`: one POST of `{"keys":
-[{"id": 1}, ...]}`.
-  The answer is a list of objects, each with its key columns, or an object that has the list under `rows_at`.
+  [{"id": 1}, ...]}`. The answer is a list of objects, each with its key columns, or an object that has the list under
+  `rows_at`.
 
 The law: 404 of a single key is a miss; 408, 425, 429 and 5xx are transient, after `Retry-After` where the answer has it, and at
 most after `error_max_delay`; any other status that is not 2xx is an error for good. Redirects are not followed. Answers are
 parsed to the declared columns.
 
-A key requests its own resource or for none: values that would change the path are refused (see `http_paths`). A request has
-one deadline, `timeout_seconds`, for the whole exchange: connection and TLS (half of it for each), request, interim answers,
-head, body and trailers. An answer takes at most `max_answer_bytes`, decompressed (see `_BoundedBody`), and a small multiple of
-that in memory when it is parsed (see `answers.bounded_json`).
+A key requests its own resource or none: whatever its values are, the URL differs from the template only inside the segments of
+the path (or the parts of the query) that have placeholders, also after a server or proxy has decoded it as often as it likes.
+Every character that has a meaning in a URL is written as `%XX`; a segment that would be empty, or that is or contains `.` or
+`..` as a name between slashes, in any spelling, is refused. Placeholders are never in scheme, host or port.
+
+A request has one deadline, `timeout_seconds`, for the whole exchange: connection and TLS (half of it for each), request,
+interim answers, head, body and trailers. An answer takes at most `max_answer_bytes`, decompressed (see `_BoundedBody`), and a
+small multiple of that in memory when it is parsed (see `bounded_json`).
 
 Plain calls run on an event loop of their own, in a thread: a blocking socket has no deadline for a whole exchange.
 
@@ -34,21 +37,78 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, ClassVar
+from urllib.parse import quote, unquote
 
 import pyarrow as pa
 
 from zset_join.core.errors import LookupFailedError, OptionError
 from zset_join.core.extras import needed_for
 from zset_join.core.hidden_settings import is_secret_name
-from zset_join.lookup.clock import SystemClock
 from zset_join.lookup.fetcher import LoopThread
 from zset_join.lookup.secret import Secret, as_secret, refuse_credentials, secrets_of, without_secrets
-from zset_join.lookup.source import LookupClient, Opening, TransientLookupError
-from zset_join.lookup.sources.answers import UnusableJsonError, bounded_json, table_of_records
-from zset_join.lookup.sources.http_paths import COLUMN, UnnameableKeyError, columns_before_the_path, url_of_key
-from zset_join.lookup.sources.written import WrittenSource, register_source
+from zset_join.lookup.source import LookupClient, Opening, SystemClock, TransientLookupError
+from zset_join.lookup.sources.written import UnusableJsonError, WrittenSource, bounded_json, register_source, table_of_records
 
-__all__ = ["HttpSource"]
+__all__ = ["COLUMN", "HttpSource", "UnnameableKeyError", "columns_before_the_path", "url_of_key"]
+
+COLUMN = re.compile(r"\{([^{}]+)\}")
+_HOST = re.compile(r"[^/?#]*(?://[^/?#]*)?")
+_SEPARATORS = re.compile(r"[/\\]")
+_MOST_DECODINGS = 8
+
+
+class UnnameableKeyError(Exception):
+    """A key whose URL would be that of another resource; the message gives the reason."""
+
+
+def columns_before_the_path(template: str) -> list[str]:
+    """Return the columns whose placeholders are part of scheme, host or port.
+
+    >>> columns_before_the_path("https://{region}.crm/customers/{id}")
+    ['region']
+    """
+    host = _HOST.match(template)
+    return COLUMN.findall("" if host is None else host[0])
+
+
+def url_of_key(template: str, key: Mapping[str, Any]) -> str:
+    """Return the URL of a key.
+
+    >>> url_of_key("https://crm/customers/{id}", {"id": "a/b c"})
+    'https://crm/customers/a%2Fb%20c'
+    """
+    path, query_mark, query = template.partition("?")
+    for segment in path.split("/"):
+        if COLUMN.search(segment):
+            _check_segment(_filled(segment, key, quoted=False), COLUMN.findall(segment), key)
+    for name in COLUMN.findall(query):
+        if str(key[name]) == "":
+            raise UnnameableKeyError(f'"{name}" is empty, and the query of the URL would request everything')
+    return _filled(path + query_mark + query, key, quoted=True)
+
+
+def _filled(template: str, key: Mapping[str, Any], *, quoted: bool) -> str:
+    def value(at: re.Match[str]) -> str:
+        text = str(key[at[1]])
+        return quote(text, safe="") if quoted else text
+
+    return COLUMN.sub(value, template)
+
+
+def _check_segment(segment: str, columns: Sequence[str], key: Mapping[str, Any]) -> None:
+    shown = ", ".join(f'"{name}"={str(key[name])!r}' for name in columns)
+    if not segment:
+        raise UnnameableKeyError(f"{shown} leaves a segment of the path empty")
+    for _ in range(_MOST_DECODINGS):
+        names = [part.partition(";")[0].strip() for part in _SEPARATORS.split(segment)]
+        if "." in names or ".." in names:
+            raise UnnameableKeyError(f"{shown} makes the path that of another resource")
+        decoded = unquote(segment)
+        if decoded == segment:
+            return
+        segment = decoded
+    raise UnnameableKeyError(f"{shown} is encoded more than {_MOST_DECODINGS} times over")
+
 
 _TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
 _SECONDS = re.compile(r"[0-9]+")

@@ -25,8 +25,7 @@ from zset_join.core.errors import LookupFailedError, OptionError
 from zset_join.core.extras import needed_for
 from zset_join.lookup.secret import Secret, as_secret, refuse_credentials, without_secrets
 from zset_join.lookup.source import LookupClient, Opening, TransientLookupError
-from zset_join.lookup.sources.answers import UnusableJsonError, bounded_json, table_of_records
-from zset_join.lookup.sources.written import WrittenSource, register_source
+from zset_join.lookup.sources.written import UnusableJsonError, WrittenSource, bounded_json, register_source, table_of_records
 
 __all__ = ["RedisSource"]
 

@@ -16,8 +16,7 @@ import pyarrow as pa
 from zset_join.core.errors import OptionError, PlanError
 from zset_join.core.extras import needed_for
 from zset_join.lookup.source import LookupClient, Opening, TransientLookupError
-from zset_join.lookup.sources.written import WrittenSource, register_source
-from zset_join.lookup.written_schema import read_schema, write_schema
+from zset_join.lookup.sources.written import WrittenSource, read_schema, register_source, write_schema
 
 __all__ = ["ArrowSource", "DeltaSource", "ParquetSource"]
 

@@ -24,11 +24,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from zset_join.core.epochs import Tick
 from zset_join.core.errors import KeyTypeError
 from zset_join.core.key_types import check_key_type, storage_type
 from zset_join.core.relation import Relation
 from zset_join.core.row_conversion import take_rows
-from zset_join.core.tick import Tick
 from zset_join.operators.upsert_table import Route
 from zset_join.runners.common.key_buckets import KeyBuckets
 from zset_join.stages.stage import Stage, StageInput, StageOptions

@@ -19,8 +19,8 @@ from typing import Any, cast
 
 import pyarrow as pa
 
+from zset_join.core.epochs import Tick
 from zset_join.core.relation import Relation
-from zset_join.core.tick import Tick
 from zset_join.runners.common.bucketed import in_buckets
 from zset_join.runners.common.workers import Workers
 from zset_join.stages.stage import Stage, StageOptions

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from zset_join.core.epoch_chain import ChainLink
+from zset_join.core.epochs import ChainLink
 from zset_join.runners.common.rejected import Rejected, taken, without
 from zset_join.sinks.sink import Sink, SinkProgress, write_epoch
 from zset_join.sinks.unfit_values import (

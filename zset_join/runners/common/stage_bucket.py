@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from zset_join.checkpoint.bucket import BucketState
-from zset_join.core.tick import Tick
+from zset_join.core.epochs import Tick
 from zset_join.runners.common.bucket_receipt import BucketReceipt
 from zset_join.runners.common.rejected import Rejected, RejectedRows, listed, rejected_rows, taken, without
 from zset_join.stages.stage import Stage, StageOptions

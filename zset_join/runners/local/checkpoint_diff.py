@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from zset_join.checkpoint.bucket import BucketState, StageContext
-from zset_join.checkpoint.leases import LEASE_SECONDS, leased_record
+from zset_join.checkpoint.clearing import LEASE_SECONDS, leased_record
 from zset_join.checkpoint.reading import (
     CommittedState,
     changed_plan_of,
@@ -30,10 +30,10 @@ from zset_join.checkpoint.reading import (
     reads_start,
 )
 from zset_join.checkpoint.record import BucketHistory, CommitRecord
+from zset_join.core.epochs import Tick
 from zset_join.core.errors import StateError
 from zset_join.core.progress_line import progress_line
 from zset_join.core.read_when_used import ReadWhenUsed
-from zset_join.core.tick import Tick
 from zset_join.evolution.changed_columns import NO_TERMS, ChangeTerms, no_words
 from zset_join.evolution.differences import PlanDiff
 from zset_join.evolution.same_lookups import with_lookups_of

@@ -11,7 +11,7 @@ from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.checkpoint.log import read_log
 from zset_join.checkpoint.record import BucketHistory, CommitRecord
 from zset_join.checkpoint.snapshot import read_snapshot
-from zset_join.core.tick import Tick
+from zset_join.core.epochs import Tick
 from zset_join.evolution.changed_columns import ColumnChange
 from zset_join.plan.query_plan import PlanSource, QueryPlan
 from zset_join.runners.local.history import InputHistory, rows_under

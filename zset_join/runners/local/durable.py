@@ -33,11 +33,10 @@ from zset_join.checkpoint.log import LogEntry, merge_logs, write_log
 from zset_join.checkpoint.reading import changed_plan_of, commit_record_missing, read_record, stored_description
 from zset_join.checkpoint.record import BucketHistory, CommitRecord, PartEntry
 from zset_join.checkpoint.snapshot import SnapshotEntry, write_snapshot
-from zset_join.core.epoch_chain import ChainLink
+from zset_join.core.epochs import ChainLink, Tick
 from zset_join.core.errors import StateError
 from zset_join.core.progress_line import ProgressLine, progress_line
 from zset_join.core.read_when_used import ReadWhenUsed
-from zset_join.core.tick import Tick
 from zset_join.plan.query_plan import PlanSource, QueryPlan
 from zset_join.runners.common.bucket_receipt import dues_after, histories_after
 from zset_join.runners.common.stage_bucket import check_stages

@@ -18,7 +18,7 @@ from functools import partial
 from zset_join.checkpoint.bucket import BucketState, StageContext
 from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.checkpoint.record import BucketHistory
-from zset_join.core.tick import Tick
+from zset_join.core.epochs import Tick
 from zset_join.plan.query_plan import QueryPlan, StateNode
 from zset_join.runners.common.bucket_receipt import BucketReceipt
 from zset_join.runners.common.stage_bucket import GLOBAL_BUCKET, log_input, report, report_due

@@ -14,8 +14,8 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from zset_join.core.epochs import Tick
 from zset_join.core.errors import ZsetJoinError
-from zset_join.core.tick import Tick
 from zset_join.plan.distinct_rows import emits_distinct_rows
 from zset_join.plan.query_plan import PlanView, QueryPlan
 from zset_join.plan.sharing import source_of

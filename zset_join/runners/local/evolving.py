@@ -22,9 +22,9 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from zset_join.core.added_columns import adds_columns
+from zset_join.core.epochs import Tick
 from zset_join.core.options import HotBudget
-from zset_join.core.tick import Tick
+from zset_join.core.relation import adds_columns
 from zset_join.evolution.changed_columns import ColumnChange, ColumnWords, changes_of_columns, is_same_source, no_words
 from zset_join.evolution.differences import PlanDiff, ViewDiff, difference
 from zset_join.evolution.refusals import bad_first_rows, bad_reread, none_taken, source_changed, source_dropped

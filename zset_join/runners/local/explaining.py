@@ -25,10 +25,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from zset_join.core.epochs import Tick
 from zset_join.core.errors import BadInputError, OptionError, StateError
 from zset_join.core.row_conversion import rows_having, take_rows
 from zset_join.core.shown_values import counted, shown_names, shown_rows
-from zset_join.core.tick import Tick
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.runners.common.rejected import without
 from zset_join.runners.local.engine import Engine

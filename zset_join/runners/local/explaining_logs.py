@@ -32,9 +32,9 @@ from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.checkpoint.log import read_log
 from zset_join.checkpoint.record import BucketHistory
 from zset_join.checkpoint.snapshot import read_snapshot
+from zset_join.core.epochs import Tick
 from zset_join.core.row_conversion import take_rows
 from zset_join.core.shown_values import shown_names, shown_rows
-from zset_join.core.tick import Tick
 from zset_join.runners.common.stage_bucket import StageBucket
 from zset_join.runners.local.explaining import FoundRows, ReplayedEpoch, Wanted, found_rows, input_change, rows_with, time_cause
 from zset_join.runners.local.feeding import Transform

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 import pyarrow as pa
 
 from zset_join.connectors import sinks_of
-from zset_join.core.epoch_chain import ChainLink, accepts_argument
+from zset_join.core.epochs import ChainLink, accepts_argument
 from zset_join.core.errors import OptionError, SinkError, ZsetJoinError
 from zset_join.core.relation import Relation
 from zset_join.plan.query_plan import QueryPlan

@@ -25,10 +25,10 @@ from typing import TYPE_CHECKING, Any, Generic, Self, Unpack, cast, overload
 
 import pyarrow as pa
 
+from zset_join.core.epochs import Tick
 from zset_join.core.errors import ResourceError
 from zset_join.core.extras import raising_interrupts
 from zset_join.core.options import KeepState
-from zset_join.core.tick import Tick
 from zset_join.kernels.machine.first_use import compile_rest_in_background
 from zset_join.query.reading import Reading
 from zset_join.query.several import PlannedQuery, planned

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 
 from zset_join.connectors import sinks_of
+from zset_join.core.epochs import Tick
 from zset_join.core.errors import OptionError
 from zset_join.core.progress_line import progress_line
-from zset_join.core.tick import Tick
 from zset_join.evolution.changed_columns import ChangeTerms, ColumnWords, no_words
 from zset_join.evolution.differences import PlanDiff
 from zset_join.plan.fingerprints import Fingerprints

@@ -11,8 +11,8 @@ from dataclasses import fields
 from typing import Any
 
 from zset_join.checkpoint.record import LATE_CHANGES_TOTAL
-from zset_join.core.notebook import html_progress
 from zset_join.core.progress_line import progress_line
+from zset_join.core.shown_values import html_progress
 from zset_join.plan.query_plan import one_view
 from zset_join.runners.local.contents import view_not_kept
 from zset_join.runners.local.explaining import explain_row

@@ -20,9 +20,9 @@ from typing import cast
 
 import numpy as np
 
+from zset_join.core.epochs import Tick
 from zset_join.core.errors import StateError
 from zset_join.core.relation import Relation
-from zset_join.core.tick import Tick
 from zset_join.evolution.changed_columns import ColumnChange
 from zset_join.evolution.derivation import columns_wanted, derived_steps, null_rejected
 from zset_join.evolution.refusals import NearRows, by_time, no_rows

@@ -22,7 +22,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from zset_join.core.epoch_chain import ChainLink
+from zset_join.core.epochs import ChainLink
 from zset_join.core.errors import StateError
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.query.reading import Reading

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Protocol
 
-from zset_join.core.tick import Tick
+from zset_join.core.epochs import Tick
 from zset_join.operators.shared_table import SharedTable
 from zset_join.plan.query_plan import QueryPlan, StateNode
 from zset_join.plan.sharing import without_renaming

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from sqlglot import exp
 
 from zset_join.core.errors import OptionError, SqlError
-from zset_join.core.extensions import load_extensions
+from zset_join.core.extras import load_extensions
 from zset_join.sql.bind.binding import QueryContext
 from zset_join.sql.bind.scopes import Item
 from zset_join.sql.bind.windows import WINDOWS, windowed

@@ -32,7 +32,7 @@ import pyarrow as pa
 from zset_join.core.errors import OptionError, StateError
 from zset_join.sql.tables.catalog import ColumnDefinition, Table
 from zset_join.storage import local
-from zset_join.storage.kept_token import kept_token
+from zset_join.storage.ownership import kept_token
 from zset_join.storage.sealed import seal, unseal
 
 __all__ = ["Catalogued", "Declaration", "Declarations", "QueryNote", "described_table", "table_of", "with_queries"]

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from zset_join.changelog.formats import IMAGE
 from zset_join.core.errors import PlanError
-from zset_join.core.extensions import load_extensions
+from zset_join.core.extras import load_extensions
 from zset_join.core.relation import Relation
 from zset_join.expressions import Expression
 from zset_join.expressions.sql_text import to_sql

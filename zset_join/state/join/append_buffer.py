@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from zset_join.core.epochs import Tick
 from zset_join.core.errors import ResourceError
 from zset_join.core.options import BufferLimit
 from zset_join.core.shown_values import counted
-from zset_join.core.tick import Tick
 from zset_join.kernels.rows.eviction import accepted_bytes
 from zset_join.state.cold.cold_side import ColdSide
 from zset_join.state.cold.largest_key import largest_key

@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from zset_join.core.epochs import Tick
 from zset_join.core.errors import WeightOverflowError
 from zset_join.core.row_conversion import take_rows
-from zset_join.core.tick import Tick
 from zset_join.zset import ZSet
 
 __all__ = ["Answer", "MemoLines", "Shows", "as_answer", "multiplied"]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from zset_join.core.tick import Tick
+from zset_join.core.epochs import Tick
 from zset_join.state.join.append_buffer import BufferedEpoch
 from zset_join.state.join.residual_pairs import JudgedEpoch
 from zset_join.state.rows.side import PreparedSide

@@ -7,7 +7,7 @@ The kernel frees the lock when a process dies, so nobody is refused by a dead on
 being closed releases it when it is collected.
 
 Where a checkpoint keeps the files, its bucket has a lock of its own, and processes take turns with mapped files
-(`zset_join.checkpoint.open_operators`): see `locked_outside`. File systems without locks do without.
+(`zset_join.checkpoint.bucket`): see `locked_outside`. File systems without locks do without.
 """
 
 from __future__ import annotations

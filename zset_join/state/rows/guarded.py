@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from zset_join.core.tick import Tick
+from zset_join.core.epochs import Tick
 from zset_join.state.rows.answers import Answers
 from zset_join.state.rows.side_snapshot import SNAPSHOT_WEIGHT
 from zset_join.state.rows.usage import check_deltas, check_tables, closed

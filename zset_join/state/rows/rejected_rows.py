@@ -10,10 +10,10 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
+from zset_join.core.epochs import Tick
 from zset_join.core.errors import BadInputError, WeightOverflowError
 from zset_join.core.relation import Relation
 from zset_join.core.shown_values import shown_key
-from zset_join.core.tick import Tick
 from zset_join.kernels.rows import changes as ch
 from zset_join.state.rows.side import PreparedSide
 

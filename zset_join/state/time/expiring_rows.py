@@ -24,9 +24,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from zset_join.core.epochs import Tick
 from zset_join.core.relation import Relation
 from zset_join.core.row_conversion import cast_key, take_rows
-from zset_join.core.tick import Tick
 from zset_join.kernels.rows import changes as ch
 from zset_join.kernels.rows import delta as d
 from zset_join.kernels.rows import side as s

@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from zset_join.core.epochs import Tick
 from zset_join.core.errors import BadInputError
 from zset_join.core.relation import Relation
-from zset_join.core.tick import Tick
 from zset_join.kernels.rows import changes as ch
 from zset_join.state.rows.rejected_rows import REJECTION_SCHEMA
 from zset_join.zset import ZSet

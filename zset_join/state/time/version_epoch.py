@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from zset_join.core.tick import Tick
+from zset_join.core.epochs import Tick
 from zset_join.state.time.key_runs import KeyGroups
 from zset_join.state.time.rejections import GivenRows
 from zset_join.state.time.versioned_rows import PreparedRows

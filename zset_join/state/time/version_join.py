@@ -23,8 +23,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from zset_join.core.epochs import Tick
 from zset_join.core.row_conversion import conform
-from zset_join.core.tick import Tick
 from zset_join.kernels.rows import changes as ch
 from zset_join.kernels.rows import side as s
 from zset_join.kernels.time import versions as v

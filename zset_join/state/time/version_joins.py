@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from zset_join.core.tick import Tick
+from zset_join.core.epochs import Tick
 from zset_join.shapes.version_join import COUNTERS
 from zset_join.state.time.row_store import RowStore
 from zset_join.state.time.timed_state import TimedState

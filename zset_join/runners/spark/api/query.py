@@ -20,7 +20,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from zset_join.checkpoint.reading import stored_query_id
 from zset_join.core.errors import StateError, ZsetJoinError
-from zset_join.core.notebook import html_progress, html_text
+from zset_join.core.shown_values import html_progress, html_text
 from zset_join.evolution.changed_columns import ChangeTerms, ColumnWords
 from zset_join.runners.spark.api.changing_query import ChangingQuery
 from zset_join.runners.spark.api.stored_query import Call, QueryRunner, StoredQuery

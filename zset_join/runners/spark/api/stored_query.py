@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from zset_join.checkpoint.leases import LEASE_SECONDS
+from zset_join.checkpoint.clearing import LEASE_SECONDS
 from zset_join.checkpoint.reading import stored_query_id
 from zset_join.core.errors import StateError, ZsetJoinError
 from zset_join.core.extras import needed_for

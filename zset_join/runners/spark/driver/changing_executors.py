@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from zset_join.checkpoint.record import CommitRecord
-from zset_join.core.epoch_chain import ChainLink
+from zset_join.core.epochs import ChainLink
 from zset_join.core.errors import OptionError, StateError
 from zset_join.evolution.changed_columns import NO_TERMS, ChangeTerms
 from zset_join.evolution.differences import PlanDiff

@@ -38,10 +38,10 @@ from zset_join.checkpoint.reading import (
     reads_start,
     stored_description,
 )
+from zset_join.core.epochs import Tick
 from zset_join.core.errors import StateError
 from zset_join.core.options import QueryOptions
 from zset_join.core.progress_line import progress_line
-from zset_join.core.tick import Tick
 from zset_join.evolution.changed_columns import NO_TERMS, ChangeTerms
 from zset_join.evolution.differences import PlanDiff
 from zset_join.query.several import PlannedQuery

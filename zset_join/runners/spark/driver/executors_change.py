@@ -22,8 +22,8 @@ from zset_join.checkpoint.files import attempt_name
 from zset_join.checkpoint.reading import stored_description
 from zset_join.checkpoint.record import LATE_ROWS_TOTAL, BucketHistory, CommitRecord
 from zset_join.checkpoint.snapshot import write_snapshot
+from zset_join.core.epochs import Tick
 from zset_join.core.errors import OptionError, StateError
-from zset_join.core.tick import Tick
 from zset_join.evolution.changed_columns import NO_TERMS, ChangeTerms
 from zset_join.evolution.differences import PlanDiff
 from zset_join.query.several import PlannedQuery

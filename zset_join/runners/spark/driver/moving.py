@@ -40,11 +40,11 @@ from zset_join.checkpoint.reading import (
 )
 from zset_join.checkpoint.record import BucketHistory
 from zset_join.checkpoint.snapshot import read_snapshot, write_snapshot
+from zset_join.core.epochs import Tick
 from zset_join.core.errors import OptionError, StateError
 from zset_join.core.options import QueryOptions
 from zset_join.core.progress_line import progress_line
 from zset_join.core.shown_values import counted
-from zset_join.core.tick import Tick
 from zset_join.runners.spark.driver.choosing import stored_mode
 from zset_join.runners.spark.driver.moved_tables import MovedTables, StateTables, stages_by_name
 from zset_join.runners.spark.driver.on_server import once_free

@@ -8,8 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from zset_join.core.epochs import Tick
 from zset_join.core.shown_values import shown_names, shown_value
-from zset_join.core.tick import Tick
 from zset_join.runners.common.rejected import Rejected
 from zset_join.runners.local.dead_letters import SCHEMA as DEAD_LETTERS
 from zset_join.runners.local.dead_letters import PartlyRead

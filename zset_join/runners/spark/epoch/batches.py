@@ -24,8 +24,8 @@ from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.checkpoint.reading import START_OVER, read_record, record_name
 from zset_join.checkpoint.record import CommitRecord, PartEntry
+from zset_join.core.epochs import Tick
 from zset_join.core.errors import StateError
-from zset_join.core.tick import Tick
 from zset_join.storage.folder import open_folder
 from zset_join.zset import ZSet
 

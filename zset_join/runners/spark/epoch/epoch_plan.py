@@ -23,8 +23,8 @@ from zset_join.checkpoint.bucket import StageContext
 from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.checkpoint.log import LogEntry
 from zset_join.checkpoint.record import CommitRecord
+from zset_join.core.epochs import Tick
 from zset_join.core.relation import Relation
-from zset_join.core.tick import Tick
 from zset_join.plan.distinct_rows import emits_distinct_rows
 from zset_join.runners.spark.planning.buffer_limit import QueryBuffer
 from zset_join.runners.spark.planning.normalise import TaggedStreams, stage_bucket

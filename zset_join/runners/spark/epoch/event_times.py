@@ -26,8 +26,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from zset_join.checkpoint.record import LATE_ROWS_TOTAL, CommitRecord
+from zset_join.core.epochs import Tick
 from zset_join.core.shown_values import shown_value
-from zset_join.core.tick import Tick
 from zset_join.runners.common.event_clock import EventClock, stage_watermark
 from zset_join.runners.common.stage_bucket import check_stages
 from zset_join.runners.spark.planning.stages import PlannedStage

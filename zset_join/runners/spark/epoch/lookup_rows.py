@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
+from zset_join.core.epochs import Tick
 from zset_join.core.errors import PlanError
-from zset_join.core.tick import Tick
 from zset_join.lookup import DataFrameSource
 from zset_join.runners.spark.rows.names import column_named
 from zset_join.stages import LookupJoinStage, Stage

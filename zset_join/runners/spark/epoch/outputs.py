@@ -20,10 +20,9 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 from zset_join.changelog import ChangelogForm, UpsertFormat, encoded_schema, format_named
 from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.checkpoint.record import CommitRecord
-from zset_join.core.epoch_chain import accepts_argument
+from zset_join.core.epochs import Tick, accepts_argument
 from zset_join.core.errors import PlanError, SinkError, StateError
 from zset_join.core.relation import Relation
-from zset_join.core.tick import Tick
 from zset_join.runners.common.rejected import Rejected
 from zset_join.runners.common.sink_epochs import SinkEpochs
 from zset_join.runners.spark.epoch.frame_sink import FrameSink

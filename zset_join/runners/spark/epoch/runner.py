@@ -31,11 +31,11 @@ from zset_join.checkpoint.local_state import LOCAL_STATE_RETENTION_SECONDS
 from zset_join.checkpoint.owner import Ownership
 from zset_join.checkpoint.reading import checkpoint_folder, has_commits, stored_description
 from zset_join.checkpoint.record import BucketHistory, CommitRecord, PartEntry
+from zset_join.core.epochs import Tick
 from zset_join.core.errors import SinkError, StateError
 from zset_join.core.options import QueryOptions
 from zset_join.core.progress_line import progress_line
 from zset_join.core.relation import Relation
-from zset_join.core.tick import Tick
 from zset_join.runners.common.bucket_receipt import dues_after, histories_after
 from zset_join.runners.common.epoch_spans import write_epoch_span
 from zset_join.runners.common.late_changes import warn_of_late_changes

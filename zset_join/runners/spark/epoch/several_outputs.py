@@ -24,8 +24,8 @@ from pyspark.sql import DataFrame, SparkSession
 from zset_join.checkpoint.answer_parts import ArrowParts
 from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.checkpoint.record import CommitRecord, PartEntry
+from zset_join.core.epochs import Tick
 from zset_join.core.relation import Relation
-from zset_join.core.tick import Tick
 from zset_join.runners.common.rejected import Rejected
 from zset_join.runners.spark.epoch.outputs import Output, SelectiveOutput
 from zset_join.runners.spark.worker.parts import PartWriter

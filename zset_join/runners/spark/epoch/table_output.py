@@ -31,7 +31,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from zset_join.changelog import ChangelogForm, ChangelogFormat, UpsertFormat, encode, encoded_schema, format_named
-from zset_join.core.epoch_chain import ChainLink
+from zset_join.core.epochs import ChainLink
 from zset_join.core.errors import OptionError, PlanError, SinkError
 from zset_join.core.relation import Relation
 from zset_join.runners.spark.epoch.outputs import SinkOutput, weighted

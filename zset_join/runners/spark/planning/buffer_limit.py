@@ -22,9 +22,9 @@ from zset_join.checkpoint.bucket import BucketState, StageContext
 from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.checkpoint.log import LogEntry, read_log
 from zset_join.checkpoint.record import BucketHistory
+from zset_join.core.epochs import Tick
 from zset_join.core.errors import OptionError, ResourceError
 from zset_join.core.options import BufferLimit
-from zset_join.core.tick import Tick
 from zset_join.runners.spark.planning.stages import PlannedStage
 from zset_join.runners.spark.worker.receipts import TaskReceipt
 from zset_join.runners.spark.worker.tasks import AppendBuffer

@@ -46,11 +46,11 @@ from zset_join.checkpoint.reading import (
 )
 from zset_join.checkpoint.record import BucketHistory
 from zset_join.checkpoint.snapshot import write_snapshot
+from zset_join.core.epochs import Tick
 from zset_join.core.errors import OptionError, StateError, ZsetJoinError
 from zset_join.core.options import QueryOptions
 from zset_join.core.progress_line import progress_line
 from zset_join.core.shown_values import counted
-from zset_join.core.tick import Tick
 from zset_join.runners.spark.planning.job_settings import job_settings, wanted_settings
 from zset_join.runners.spark.planning.normalise import slot_bucket
 from zset_join.runners.spark.rows.layout import (

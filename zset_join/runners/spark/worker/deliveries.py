@@ -16,7 +16,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from zset_join.checkpoint.files import CheckpointFiles
-from zset_join.core.tick import Tick
+from zset_join.core.epochs import Tick
 from zset_join.runners.spark.rows.layout import SlotLayout, as_type, pack_receipts, pack_rows, travelling_schema
 from zset_join.runners.spark.worker.parts import PartWriter, merged
 from zset_join.runners.spark.worker.quarantine import LETTERS

@@ -24,7 +24,7 @@ from zset_join.changelog import ChangelogForm
 from zset_join.checkpoint.answer_parts import ArrowParts, CountedChunks, read_arrow_parts, with_first
 from zset_join.checkpoint.files import CheckpointFiles, FileEntry, attempt_name
 from zset_join.checkpoint.record import PartEntry
-from zset_join.core.tick import Tick
+from zset_join.core.epochs import Tick
 from zset_join.runners.common.rejected import Rejected, without
 from zset_join.runners.common.sink_epochs import add_unfit, unfit_flags
 from zset_join.runners.spark.worker.quarantine import DeadLetters

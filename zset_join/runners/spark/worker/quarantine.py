@@ -20,9 +20,9 @@ import pyarrow.parquet as pq
 
 from zset_join.checkpoint.files import CheckpointFiles, attempt_name
 from zset_join.checkpoint.record import PartEntry
+from zset_join.core.epochs import Tick
 from zset_join.core.errors import BadInputError
 from zset_join.core.shown_values import shown_value
-from zset_join.core.tick import Tick
 from zset_join.runners.common.rejected import Rejected
 from zset_join.storage.folder import open_folder
 

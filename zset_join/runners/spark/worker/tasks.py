@@ -33,8 +33,8 @@ from pyspark import TaskContext
 
 from zset_join.checkpoint.bucket import BucketState, StageContext
 from zset_join.checkpoint.log import LogEntry, read_log
+from zset_join.core.epochs import Tick
 from zset_join.core.errors import ZsetJoinError
-from zset_join.core.tick import Tick
 from zset_join.plan.row_steps import RowStep
 from zset_join.runners.common.late_changes import LATE, count_late_changes
 from zset_join.runners.common.rejected import Rejected

@@ -1,12 +1,15 @@
-"""The chain of epochs: a digest per epoch over the epochs before it and what each of them read.
+"""Epochs: the moment of one, and the chain that distinguishes two of one number.
 
-The law: two epochs with one digest come after the same epochs with the same input; so an output that keeps the digests of the
-epochs it took can distinguish a repeated epoch from another one of the same number, as there is when an older checkpoint was
-restored beside a newer output.
+A `Tick` names an epoch, its processing time, and the watermarks of event time before and after its rows. Operators have no
+clock of their own: all they use of time comes from here, so a replayed epoch sees the time its first attempt saw.
+
+The chain has a digest per epoch:
 
     digest(epoch) = H(digest(epoch - 1), query, epoch, what it read, its processing time where a timer may depend on it)
 
-What is read is Spark's offsets, or in process a digest of the logged input.
+The law: two epochs with one digest come after the same epochs with the same input; so an output that keeps the digests of the
+epochs it took can distinguish a repeated epoch from another one of the same number, as there is when an older checkpoint was
+restored beside a newer output. What is read is Spark's offsets, or in process a digest of the logged input.
 """
 
 from __future__ import annotations
@@ -18,7 +21,42 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["ChainLink", "accepts_argument", "chained_digest", "short_mark"]
+from zset_join.core.errors import StateError
+
+__all__ = ["ChainLink", "Tick", "accepts_argument", "chained_digest", "short_mark"]
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """One epoch.
+
+    Args:
+        epoch: number of the epoch, counted from 0; inside Spark it is the batch id.
+        processing_time_us: microseconds since 1970-01-01 UTC, set by the driver for the epoch; never decreases. None: nothing
+            expires by processing time.
+        watermark_before_us: event time that the stage's inputs had passed before this epoch, the smallest of them: rows at or
+            before it are late. Microseconds, or in the unit of an integer event time. None: no watermark yet.
+        watermark_us: the watermark after this epoch's rows; rows that wait for it are released in this epoch.
+
+    >>> Tick(3, watermark_us=10).watermark_us
+    10
+    """
+
+    epoch: int
+    processing_time_us: int | None = None
+    watermark_before_us: int | None = None
+    watermark_us: int | None = None
+
+    def check_follows(self, absorbed_epoch: int) -> None:
+        """Reject an epoch that a state contains already, or a later one."""
+        if self.epoch <= absorbed_epoch:
+            raise StateError(
+                f"epoch {self.epoch} was absorbed before (the state is at {absorbed_epoch}); every epoch is absorbed once, "
+                "in order.",
+                code="EPOCH_ABSORBED",
+                epoch=self.epoch,
+                absorbed_epoch=absorbed_epoch,
+            )
 
 
 @dataclass(frozen=True, slots=True)
