@@ -10,7 +10,7 @@ Names are written as Spark's (`checkpointLocation`); case and underscores do not
 | `execution` | `executors` | `executors`: a task per bucket; `driver`: one pipeline in the driver process; `auto` |
 | `driverMemory` | half of the memory | maximum bytes of state of a query that runs on the driver |
 | `driverThreads` | 1 | threads that work on an epoch on the driver, 1 to 64; every start may have another number |
-| `keepState` | `all` | on the driver: `needed` stores no column of a source that nothing reads; no `evolve` can use it |
+| `keepState` | `all` | `needed` stores no column of a source that nothing reads; no `evolve` can use it |
 | `maxDeltaBytes` | 1 GiB | maximum bytes of rows per epoch on the driver; 0: no limit |
 | `buckets` | cores of the session | partitions of the state, 1 to 4096; stored in the checkpoint, changed by `rescale` |
 | `onBadInput` | `error` | `error`: the epoch fails; `quarantine`: bad rows go to `deadLetterPath`, the rest is processed |
