@@ -20,7 +20,7 @@ from property_tests.strategies import Epoch, History, plant_bad_lines, split
 from zset_join.core.epochs import Tick
 from zset_join.core.errors import BadInputError, ZsetJoinError
 from zset_join.core.relation import Relation
-from zset_join.state.rows.directory_lock import locked_outside
+from zset_join.state.rows.directories import locked_outside
 from zset_join.testing.comparison import LawBrokenError, compare_counts, delta_of, exact, exact_answer, exact_tables
 from zset_join.testing.reference import Counts, row_identity, total
 from zset_join.zset import ZSet

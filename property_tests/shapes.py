@@ -25,8 +25,8 @@ from zset_join.core.relation import ChangelogMode, Relation
 from zset_join.shapes.join import joined_schema
 from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.testing import reference as oracle
-from zset_join.testing.legal_changes import NEGATIVE_NAN
 from zset_join.testing.reference_tables import reference_side
+from zset_join.testing.strategies import NEGATIVE_NAN
 
 __all__ = [
     "AGGREGATE_PAYLOADS",

@@ -44,7 +44,7 @@ from property_tests.shapes import (
     relation_of,
 )
 from zset_join.core.relation import Relation
-from zset_join.testing.legal_changes import LiveRows
+from zset_join.testing.strategies import LiveRows
 
 __all__ = [
     "Epoch",

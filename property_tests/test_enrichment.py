@@ -20,7 +20,7 @@ from zset_join.expressions import left, right
 from zset_join.operators.lookup_join import LookupJoin
 from zset_join.operators.process_time_join import ProcessTimeJoin
 from zset_join.shapes.lookup import LookupTerms, ProcessTimeTerms, RetryPolicy
-from zset_join.state.rows.directory_lock import locked_outside
+from zset_join.state.rows.directories import locked_outside
 from zset_join.testing.comparison import compare_counts, counts_of, delta_of, exact_answer, exact_tables
 
 LEFT = pa.schema({"id": pa.int64(), "k": pa.int64(), "x": pa.int64()})

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from zset_join.core.epochs import Tick
 from zset_join.core.relation import Relation
 from zset_join.operators.partial_upserts import PartialUpserts
-from zset_join.shapes.latest import TRUNCATE
+from zset_join.shapes.deduplicate import TRUNCATE
 from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.zset import ZSet
 

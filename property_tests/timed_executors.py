@@ -46,9 +46,9 @@ from zset_join.expressions import col
 from zset_join.pipeline import Pipeline, View, changes
 from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users import theirs
 from zset_join.plan.query_plan import QueryPlan
-from zset_join.runners.common.bucket_receipt import BucketReceipt, dues_after, histories_after
+from zset_join.runners.common import stage_bucket
 from zset_join.runners.common.event_clock import stage_watermark
-from zset_join.runners.common.stage_bucket import StageBucket, log_input, report, report_due
+from zset_join.runners.common.stage_bucket import BucketReceipt, StageBucket, log_input, report, report_due
 from zset_join.runners.local.directory_plans import described_plan, written_plan
 from zset_join.runners.local.evolving import Evolution
 from zset_join.runners.local.feeding import Feeding
@@ -159,9 +159,9 @@ class ExecutorsRun:
                 query_id=_QUERY_ID,
                 epoch=self.epoch,
                 processing_time_us=processing_time_us,
-                histories=histories_after(self.checkpoint.before(self.epoch), receipts, {}),
+                histories=stage_bucket.histories_after(self.checkpoint.before(self.epoch), receipts, {}),
                 watermarks={name: at for name, at in watermarks.items() if at is not None},
-                dues=dues_after({} if last is None else last.dues, receipts),
+                dues=stage_bucket.dues_after({} if last is None else last.dues, receipts),
             )
         )
         view = self.plan.view()

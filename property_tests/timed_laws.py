@@ -15,7 +15,7 @@ from property_tests.laws import LawBrokenError
 from property_tests.timed_histories import FAR, TimedCase, sum_of
 from zset_join.core.epochs import Tick
 from zset_join.core.errors import ZsetJoinError
-from zset_join.state.rows.directory_lock import locked_outside
+from zset_join.state.rows.directories import locked_outside
 from zset_join.testing.comparison import EmittedRows, compare_counts, exact_answer, exact_tables
 from zset_join.testing.reference import Counts
 from zset_join.zset.protocol import CorrectingOperator

@@ -28,7 +28,7 @@ from zset_join.core.errors import SqlError
 from zset_join.pipeline import Pipeline, appends
 from zset_join.query.records import records
 from zset_join.sources.csv_rows import CsvForm, read_csv_rows
-from zset_join.sources.json_rows import part_json_rows
+from zset_join.sources.json_values import part_json_rows
 from zset_join.sql import connect
 from zset_join.stages import StageOptions
 

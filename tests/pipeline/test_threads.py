@@ -24,7 +24,7 @@ from zset_join.pipeline import Pipeline, View, changes
 from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users import theirs
 from zset_join.runners.common import parting
 from zset_join.runners.common.bucketed import ROWS_APART, Bucketed, in_buckets
-from zset_join.runners.common.key_buckets import MovedKeys
+from zset_join.runners.common.exchange import MovedKeys
 from zset_join.runners.common.workers import Workers
 from zset_join.stages import StageOptions
 from zset_join.state.rows.side_snapshot import snapshot_counts

@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from zset_join.sinks.json_rows import JsonWriter
-from zset_join.sources.json_rows import part_json_rows
+from zset_join.sinks.record_texts import JsonWriter
+from zset_join.sources.json_values import part_json_rows
 
 DAY, MOMENT = datetime.date(2024, 1, 2), datetime.datetime(2024, 1, 2, 3, 4, 5, 678901)
 ROWS: dict[str, tuple[pa.DataType, Any]] = {

@@ -7,7 +7,7 @@ import math
 import pyarrow as pa
 import pytest
 
-from zset_join.testing.legal_changes import other_bits, value_pool
+from zset_join.testing.strategies import other_bits, value_pool
 
 TYPES = [
     pa.bool_(),

@@ -32,7 +32,7 @@ from zset_join.kernels.join.absorb import heap_bytes_needed
 from zset_join.kernels.rows import side as s
 from zset_join.kernels.values import columns as c
 from zset_join.kernels.values.keys import hash_rows
-from zset_join.state.rows.directory_lock import hold_directory
+from zset_join.state.rows.directories import hold_directory
 from zset_join.state.rows.hash_seed import HashTables
 from zset_join.state.rows.row_arena import RowArena
 from zset_join.state.rows.slot_table import SlotTable

@@ -14,15 +14,14 @@ import pyarrow as pa
 
 from zset_join.aggregates.accumulation import Accumulation
 from zset_join.aggregates.group_state import GroupState
-from zset_join.aggregates.grouped_input import GroupedInput, PreparedGroups
+from zset_join.aggregates.grouped_input import GroupedInput, PreparedGroups, describe_rejection, rejection_table
 from zset_join.aggregates.lines import Int64s, Lines
-from zset_join.aggregates.rejected_changes import describe_rejection, rejection_table
 from zset_join.aggregates.results import Reading, Result
 from zset_join.core.epochs import Tick
 from zset_join.core.errors import OptionError, StateError
 from zset_join.core.relation import Relation
 from zset_join.shapes.operator_options import OperatorOptions
-from zset_join.state.rows.answers import Answers
+from zset_join.state.rows.guarded import Answers
 from zset_join.state.rows.hash_seed import HashTables
 from zset_join.state.rows.rejected_rows import no_rejections
 from zset_join.state.rows.usage import closed

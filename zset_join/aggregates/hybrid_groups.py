@@ -31,8 +31,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from zset_join.aggregates.group_state import GroupState
-from zset_join.aggregates.group_tables import GroupTables, parts_of
 from zset_join.aggregates.lines import Int64s
+from zset_join.aggregates.preaggregation import GroupTables, parts_of
 from zset_join.core.errors import ResourceError, StateError
 from zset_join.core.options import HotBudget
 from zset_join.kernels.rows.moves import piece_end

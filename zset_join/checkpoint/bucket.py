@@ -38,7 +38,7 @@ from zset_join.checkpoint.record import BucketHistory
 from zset_join.checkpoint.snapshot import SnapshotEntry, open_snapshot, write_snapshot
 from zset_join.core.epochs import Tick
 from zset_join.core.errors import StateError
-from zset_join.state.rows.directory_lock import locked_outside
+from zset_join.state.rows.directories import locked_outside
 from zset_join.state.rows.side import shared_sides
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import DurableOperator

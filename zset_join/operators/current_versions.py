@@ -38,8 +38,8 @@ from zset_join.core.relation import Relation
 from zset_join.core.row_conversion import conform, take_rows
 from zset_join.kernels.rows import changes as ch
 from zset_join.operators.deduplicate import Deduplicate
+from zset_join.shapes.deduplicate import current_relation
 from zset_join.shapes.event_time import EventTime, has_clock, time_column
-from zset_join.shapes.latest import current_relation
 from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.state.rows.guarded import guarded
 from zset_join.state.rows.hash_seed import HashTables

@@ -40,7 +40,7 @@ from zset_join.state.time.key_runs import KeyGroups, KeyRuns
 from zset_join.state.time.order_words import count_order_words, order_words
 from zset_join.state.time.rejections import GivenRows, first_status, late_or_rejected_rows, raise_for_rejections
 from zset_join.state.time.row_store import RowStore
-from zset_join.state.time.timed_state import TimedState
+from zset_join.state.time.version_joins import TimedState
 from zset_join.state.time.versioned_rows import NewRows, PreparedRows, VersionedRows
 from zset_join.zset import ZSet
 

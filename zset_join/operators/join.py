@@ -41,17 +41,15 @@ from zset_join.operators.join_steps import (
 from zset_join.shapes.join import JOIN_TYPES, JoinTerms, join_shape
 from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.state.cold.largest_key import largest_key
-from zset_join.state.join.append_buffer import AppendBuffer, BufferedEpoch
+from zset_join.state.join.append_buffer import AppendBuffer, BufferedEpoch, PreparedEpoch
 from zset_join.state.join.changed_groups import ChangedGroups, ChangedKey, JoinParts, OutputArrays, Step
 from zset_join.state.join.hybrid_state import HybridState
 from zset_join.state.join.joined_rows import JoinedRows
 from zset_join.state.join.listed_rows import ListedRows
 from zset_join.state.join.oversized_rows import OversizedRows
-from zset_join.state.join.prepared_epoch import PreparedEpoch
 from zset_join.state.join.residual_pairs import JudgedEpoch, ResidualPairs
 from zset_join.state.join.streamed_rows import Piece, Place, StreamedRows
-from zset_join.state.rows.answers import Answers
-from zset_join.state.rows.guarded import guarded
+from zset_join.state.rows.guarded import Answers, guarded
 from zset_join.state.rows.hash_seed import HashTables
 from zset_join.state.rows.rejected_rows import describe_rejection, no_rejections, rejection_table
 from zset_join.state.rows.side import SideRules, SideState

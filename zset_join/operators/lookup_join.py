@@ -38,7 +38,7 @@ from zset_join.core.shown_values import counted
 from zset_join.operators.join_steps import columns_compared
 from zset_join.shapes.lookup import FOUND, LookupShape, LookupTerms, RetryPolicy, looked_up_relation
 from zset_join.shapes.operator_options import OperatorOptions
-from zset_join.state.join.lookup_rows import fetched_rows
+from zset_join.state.join.lookup_rows import Answer, MemoLines, as_answer, fetched_rows
 from zset_join.state.join.match_memo import (
     ARRIVAL,
     ATTEMPTS,
@@ -52,7 +52,6 @@ from zset_join.state.join.match_memo import (
     Retracted,
     first_arrival,
 )
-from zset_join.state.join.memo_answers import Answer, MemoLines, as_answer
 from zset_join.state.rows.guarded import guarded
 from zset_join.state.rows.hash_seed import HashTables
 from zset_join.state.rows.keyed_rows import KeyedRows

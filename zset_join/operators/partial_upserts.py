@@ -29,7 +29,7 @@ from zset_join.core.relation import Relation
 from zset_join.core.row_conversion import conform
 from zset_join.core.shown_values import counted
 from zset_join.operators.upsert_table import Latest
-from zset_join.shapes.latest import TRUNCATE, without_control
+from zset_join.shapes.deduplicate import TRUNCATE, without_control
 from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.state.rows.guarded import guarded
 from zset_join.state.rows.rejected_rows import REJECTION_SCHEMA

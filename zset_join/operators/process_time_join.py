@@ -40,7 +40,7 @@ from zset_join.expressions import right as right_column
 from zset_join.operators.join_steps import columns_compared
 from zset_join.shapes.lookup import LookupShape, ProcessTimeTerms, process_time_relation
 from zset_join.shapes.operator_options import OperatorOptions
-from zset_join.state.join.latest_table import LatestTable
+from zset_join.state.join.lookup_rows import Answer, LatestTable, MemoLines, as_answer, multiplied
 from zset_join.state.join.match_memo import (
     EMITTED_KINDS,
     JOINED,
@@ -52,7 +52,6 @@ from zset_join.state.join.match_memo import (
     Retracted,
     first_arrival,
 )
-from zset_join.state.join.memo_answers import Answer, MemoLines, as_answer, multiplied
 from zset_join.state.rows.guarded import guarded
 from zset_join.state.rows.hash_seed import HashTables
 from zset_join.state.rows.keyed_rows import KeyedRows

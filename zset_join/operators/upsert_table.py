@@ -35,11 +35,10 @@ from zset_join.core.relation import Relation
 from zset_join.core.row_conversion import conform, take_rows
 from zset_join.kernels.rows.delta import D_FOUND
 from zset_join.kernels.rows.epoch import CHANGE_WORDS
-from zset_join.shapes.latest import latest_rows
+from zset_join.shapes.deduplicate import latest_rows
 from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.state.cold.hybrid_rows import HybridRows
-from zset_join.state.rows.answers import Answers
-from zset_join.state.rows.guarded import guarded
+from zset_join.state.rows.guarded import Answers, guarded
 from zset_join.state.rows.hash_seed import HashTables
 from zset_join.state.rows.rejected_rows import describe_rejection, no_rejections, rejection_table
 from zset_join.state.rows.side import PreparedSide, SideRules, SideState

@@ -30,7 +30,7 @@ from zset_join.query.event_times import jump_of, with_watermark
 from zset_join.query.given_rows import table_of
 from zset_join.query.reading import Reading
 from zset_join.query.view import View
-from zset_join.shapes.latest import TRUNCATE
+from zset_join.shapes.deduplicate import TRUNCATE
 from zset_join.sources.json_records import JsonRecordReader, ReadRecords
 from zset_join.sources.unread import Undecodable
 from zset_join.stages.latest import LatestRequest

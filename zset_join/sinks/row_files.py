@@ -30,8 +30,7 @@ from zset_join.changelog import AppendFormat, RecordForm, WeightFormat, encode, 
 from zset_join.core.relation import Relation
 from zset_join.sinks.epoch_files import EpochFilesSink
 from zset_join.sinks.epoch_sink import check_names, given_key
-from zset_join.sinks.json_rows import JsonWriter, representable
-from zset_join.sinks.record_texts import RECORD_FORMS, RecordWriter
+from zset_join.sinks.record_texts import RECORD_FORMS, JsonWriter, RecordWriter, representable
 from zset_join.sinks.unfit_values import UnfitRows, unfit_values, within_microseconds
 from zset_join.zset import ZSet
 

@@ -40,8 +40,7 @@ from zset_join.changelog.formats.record_sql import (
 from zset_join.conversions import read_texts
 from zset_join.core.errors import PlanError
 from zset_join.core.extras import needed_for
-from zset_join.sources.exact_records import ExactRecords
-from zset_join.sources.json_texts import NestedValues, read_json_texts
+from zset_join.sources.json_texts import ExactRecords, NestedValues, read_json_texts
 from zset_join.sources.json_values import parsed_json, text_of_value
 from zset_join.sources.ordinary_records import ordinary_reader
 from zset_join.zset import single_batch

@@ -14,11 +14,10 @@ from zset_join.stages.join import JoinStage
 from zset_join.stages.latest import LatestStage
 from zset_join.stages.lookup_join import LookupJoinStage
 from zset_join.stages.process_time_join import ProcessTimeJoinStage
-from zset_join.stages.route import RouteStage
 from zset_join.stages.shared_table import SharedTableStage
 from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, read_stage, register_stage
 from zset_join.stages.temporal_join import TemporalJoinStage
-from zset_join.stages.unchanged import UnchangedStage
+from zset_join.stages.unchanged import RouteStage, UnchangedStage
 
 __all__ = [
     "AggregateStage",

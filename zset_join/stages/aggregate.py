@@ -19,8 +19,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from zset_join.aggregates.accumulation import Accumulation
-from zset_join.aggregates.group_tables import table_names
-from zset_join.aggregates.preaggregation import Preaggregation
+from zset_join.aggregates.preaggregation import Preaggregation, table_names
 from zset_join.core.relation import Relation
 from zset_join.core.shown_values import shown_buckets
 from zset_join.expressions import references

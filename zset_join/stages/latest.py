@@ -20,7 +20,7 @@ from zset_join.core.shown_values import shown_buckets
 from zset_join.operators.first_upserts import LoadedLatest
 from zset_join.operators.partial_upserts import PartialUpserts
 from zset_join.operators.upsert_table import Latest
-from zset_join.shapes.latest import latest_rows, without_control
+from zset_join.shapes.deduplicate import latest_rows, without_control
 from zset_join.stages.batch.tables import BatchScope, BatchTable, newest_first, register_batch_query
 from zset_join.stages.request import InputRows, NamedColumnsRequest
 from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, register_stage

@@ -1,8 +1,12 @@
-"""Rows as they come, as a stage: what a query without any other one runs, such as a SELECT over one stream inside Spark.
+"""Stages that move rows and change none: rows as they come, and routes.
 
-Rows of an input that can retract are counted, so that a retraction of an absent row is bad input.
+`UnchangedStage` is what a query without any other stage runs, such as a SELECT over one stream inside Spark. Rows of an input
+that can retract are counted, so a retraction of an absent row is bad input. The rows are spread over the buckets by all they
+hold, so that a retraction meets the insertion it retracts.
 
-The rows are spread over the buckets by all they hold, so that a retraction meets the insertion it retracts.
+`RouteStage` leads from the bucket of an upsert's primary key to that of its join key. When the join key of a row moves, only a
+table by primary key has the row's old value. So the changes of an upsert input whose join key lies outside its primary key go
+to the bucket of their primary key first; each leaves as a delete where it was, and an upsert where it is.
 """
 
 from __future__ import annotations
@@ -20,12 +24,13 @@ from zset_join.core.relation import Relation
 from zset_join.core.shown_values import shown_buckets
 from zset_join.operators.distinct import Counted
 from zset_join.operators.stateless import Unchanged
+from zset_join.operators.upsert_table import Route
 from zset_join.stages.batch.tables import register_batch_query, same_rows
 from zset_join.stages.request import InputRows, StageRequest, shown_only
 from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, register_stage
 from zset_join.zset.protocol import DurableOperator
 
-__all__ = ["UnchangedRequest", "UnchangedStage"]
+__all__ = ["RouteRequest", "RouteStage", "UnchangedRequest", "UnchangedStage"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,3 +112,86 @@ class UnchangedRequest(StageRequest):
 
 register_stage("unchanged", UnchangedStage)
 register_batch_query("unchanged", same_rows)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RouteStage(Stage):
+    source: Relation
+
+    @property
+    def kind(self) -> str:
+        return "route"
+
+    @cached_property
+    def inputs(self) -> tuple[StageInput, ...]:
+        """Return the one input, bucketed by primary key, in its own types: a key never meets one of another relation."""
+        key = self.source.primary_key
+        types = tuple(storage_type(self.source.schema.field(name).type) for name in key)
+        return (StageInput(relation=self.source, key=key, key_types=types),)
+
+    @property
+    def output(self) -> Relation:
+        """Return the output: at most one change per primary key and epoch, already in order."""
+        return replace(self.source, sequence_by=())
+
+    @property
+    def output_key(self) -> OutputKey:
+        """Return no key: the output goes to other buckets."""
+        return OutputKey()
+
+    def never_null(self, inputs: Sequence[frozenset[str]]) -> frozenset[str]:
+        """Return the columns of the primary key, in which NULL is rejected, and other columns without NULL."""
+        return inputs[0] | set(self.source.primary_key)
+
+    @property
+    def state_tables(self) -> Mapping[str, TableKey]:
+        return {"route": TableKey(columns=self.source.primary_key)}
+
+    @property
+    def follows_from_rows(self) -> bool:
+        return True
+
+    @property
+    def forwards(self) -> bool:
+        return True
+
+    @property
+    def cold_state(self) -> Literal["routes"]:
+        return "routes"
+
+    def passes(self, columns: frozenset[str]) -> frozenset[str]:
+        return columns
+
+    def needs(self, shown: Collection[str]) -> tuple[frozenset[str] | None, ...]:
+        """Return the visible columns and the key."""
+        return (frozenset((*shown, *self.source.join_key)),)
+
+    def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
+        return Route(self.source, options=options.of_operator(directory, budget=options.hot_budget))
+
+    def explain(self, buckets: int | None) -> list[str]:  # noqa: ARG002 - the stage behind it prints them
+        key = self.source.primary_key
+        moving = " or ".join(name for name in self.source.join_key if name not in key)
+        kept = ", ".join(self.source.join_key + self.source.sequence_by)
+        return [
+            f"Route by primary key ({', '.join(key)})",
+            f"  why: {moving} may change, and only a table by primary key has the row's old value",
+            f'  remembers: primary key -> {kept}, one entry per key of "{self.source.name}"',
+        ]
+
+
+@dataclass(frozen=True, eq=False)
+class RouteRequest(StageRequest):
+    """Request the route of upserts to the bucket of another key than their own."""
+
+    key: tuple[str, ...]
+
+    def takes_upserts(self, input: int) -> bool:  # noqa: A002, ARG002 - the word the plan uses
+        return True
+
+    def stage(self, inputs: Sequence[InputRows]) -> RouteStage:
+        return RouteStage(source=replace(inputs[0].relation, join_key=self.key))
+
+
+register_stage("route", RouteStage)
+register_batch_query("route", same_rows)

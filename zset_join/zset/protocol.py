@@ -4,7 +4,7 @@ The law: after every epoch the sum of all answers equals the plain query over th
 
 `answer` reads the state *before* the epoch and changes nothing; called twice it gives the same answer twice. `absorb` folds
 the same deltas into the state. An answer is made while it is read: read after `absorb`, `restore` or `close` it raises
-`ANSWER_OUTDATED` (`zset_join.state.rows.answers`). An operator that raises has applied nothing. It uses no Spark, clock,
+`ANSWER_OUTDATED` (`zset_join.state.rows.guarded`). An operator that raises has applied nothing. It uses no Spark, clock,
 randomness or log.
 
 An operator that must run at a given time returns it from `next_due`: it then runs, with empty deltas if need be, in the first

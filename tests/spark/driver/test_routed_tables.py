@@ -13,7 +13,7 @@ from zset_join.runners.spark.planning.other_mode import StatePair
 from zset_join.shapes.kept_types import NullKeys
 from zset_join.stages import StageOptions
 from zset_join.stages.join import JoinStage
-from zset_join.stages.route import RouteStage
+from zset_join.stages.unchanged import RouteStage
 from zset_join.state.rows.side_snapshot import SNAPSHOT_WEIGHT
 from zset_join.zset import ZSet
 

@@ -13,7 +13,7 @@ from zset_join.core.epochs import Tick
 from zset_join.core.relation import Relation
 from zset_join.operators.partial_upserts import PartialUpserts
 from zset_join.runners.spark.tools.batch_sources import filled_table
-from zset_join.shapes.latest import TRUNCATE
+from zset_join.shapes.deduplicate import TRUNCATE
 from zset_join.zset import ZSet
 
 SCHEMA = pa.schema(

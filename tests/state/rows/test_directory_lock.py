@@ -20,15 +20,14 @@ from zset_join.operators.join import HashJoin
 from zset_join.operators.upsert_table import Route
 from zset_join.shapes.aggregate import AggregateCall
 from zset_join.shapes.operator_options import OperatorOptions
-from zset_join.state.rows.directory_lock import locked_outside
-from zset_join.state.rows.private_directory import PrivateDirectory
+from zset_join.state.rows.directories import PrivateDirectory, locked_outside
 
 SCHEMA = pa.schema({"id": pa.int64(), "k": pa.int64()})
 BAG = Relation(name="bag", schema=SCHEMA, join_key=("k",), mode="changelog")
 TABLE = Relation(name="table", schema=SCHEMA, join_key=("k",), primary_key=("id",), mode="upsert")
 OTHER_PROCESS = """
 import sys, os
-from zset_join.state.rows.directory_lock import take_directory
+from zset_join.state.rows.directories import take_directory
 lock = take_directory(sys.argv[1], "left")
 print("taken", flush=True)
 sys.stdin.read()
@@ -113,7 +112,7 @@ def test_what_cannot_be_opened_leaves_no_lock(tmp_path: Path) -> None:
 
 OWNER = """
 import sys
-from zset_join.state.rows.private_directory import PrivateDirectory
+from zset_join.state.rows.directories import PrivateDirectory
 held = PrivateDirectory(sys.argv[1])
 (held.path / "rows").write_bytes(b"rows")
 print(held.path, flush=True)

@@ -18,7 +18,7 @@ from zset_join.operators.join import HashJoin
 from zset_join.operators.partial_upserts import PartialUpserts
 from zset_join.operators.stateless import Select, Union, Where
 from zset_join.stages import Stage, StageOptions
-from zset_join.state.rows.answers import Answers
+from zset_join.state.rows.guarded import Answers
 from zset_join.zset import ZSet
 
 TICK = Tick(0, 1_000)

@@ -16,8 +16,7 @@ from zset_join.expressions.rows import named
 from zset_join.plan.row_steps import SelectStep
 from zset_join.plan.tree import Apply, Forward, Merge, Node, Operate, Read, Root, each_root, is_derived, rebuilt, visible
 from zset_join.stages.aggregate import AggregateRequest
-from zset_join.stages.route import RouteRequest
-from zset_join.stages.unchanged import UnchangedRequest
+from zset_join.stages.unchanged import RouteRequest, UnchangedRequest
 
 __all__ = ["insert_routes", "one_reader", "pass_on_sources", "reduce_first"]
 

@@ -31,8 +31,7 @@ from zset_join.core.epochs import Tick
 from zset_join.core.key_types import storage_type
 from zset_join.core.relation import Relation
 from zset_join.core.row_conversion import conform, take_rows
-from zset_join.runners.common.exchange import RowBuckets, apart, moves, side_table, together
-from zset_join.runners.common.key_buckets import KeyBuckets, MovedKeys
+from zset_join.runners.common.exchange import KeyBuckets, MovedKeys, RowBuckets, apart, moves, side_table, together
 from zset_join.runners.common.workers import Workers
 from zset_join.stages.effect import has_effect
 from zset_join.stages.stage import Stage, StageInput, StageOptions

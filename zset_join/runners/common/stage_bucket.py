@@ -12,21 +12,84 @@ Cost: beside the operator's own, a few calls per bucket that runs.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from zset_join.checkpoint.bucket import BucketState
+from zset_join.checkpoint.log import LogEntry
+from zset_join.checkpoint.record import BucketHistory
+from zset_join.checkpoint.snapshot import SnapshotEntry
 from zset_join.core.epochs import Tick
-from zset_join.runners.common.bucket_receipt import BucketReceipt
 from zset_join.runners.common.rejected import Rejected, RejectedRows, listed, rejected_rows, taken, without
 from zset_join.stages.stage import Stage, StageOptions
 from zset_join.zset import ZSet
-from zset_join.zset.protocol import DurableOperator, due_of, is_timed
+from zset_join.zset.protocol import NOTHING_DUE, DurableOperator, NextDue, due_of, is_timed
 
-__all__ = ["GLOBAL_BUCKET", "StageBucket", "check_stages", "log_input", "report", "report_due", "sifted"]
+__all__ = [
+    "GLOBAL_BUCKET",
+    "BucketReceipt",
+    "StageBucket",
+    "check_stages",
+    "dues_after",
+    "histories_after",
+    "log_input",
+    "report",
+    "report_due",
+    "sifted",
+]
+
+
+@dataclass(slots=True, kw_only=True)
+class BucketReceipt:
+    stage: str
+    bucket: int
+    log: LogEntry | None = None
+    snapshot: SnapshotEntry | None = None
+    merged: LogEntry | None = None
+    statistics: dict[str, int] = field(default_factory=dict)
+    corrections: int | None = None
+    seconds: dict[str, float] = field(default_factory=dict)
+    due: list[int | None] | None = None  # event and processing time, by the state before the epoch; None: it never waits
+    is_warm: bool | None = None  # local state was present, at most one epoch behind; None: nothing to remember
+    was_rebuilt: bool = False
+
+    @property
+    def key(self) -> str:
+        """Return stage and bucket as commit records name them."""
+        return f"{self.stage}/{self.bucket}"
+
+
+def histories_after(
+    before: Mapping[str, BucketHistory], receipts: Iterable[BucketReceipt], states: Mapping[str, str]
+) -> dict[str, BucketHistory]:
+    """Return the histories after an epoch; `states`: from the name of a stage to that of its state, where they differ."""
+    histories = dict(before)
+    logs: dict[str, list[LogEntry]] = defaultdict(list)
+    for receipt in receipts:
+        key = f"{states.get(receipt.stage, receipt.stage)}/{receipt.bucket}"
+        if receipt.log is not None:
+            logs[key].append(receipt.log)
+        if receipt.snapshot is not None or receipt.merged is not None:
+            histories[key] = histories.get(key, BucketHistory()).after(snapshot=receipt.snapshot, merged=receipt.merged)
+    for key, entries in logs.items():
+        histories[key] = histories.get(key, BucketHistory()).with_log(LogEntry.together(entries))
+    return histories
+
+
+def dues_after(before: Mapping[str, NextDue], receipts: Iterable[BucketReceipt]) -> dict[str, NextDue]:
+    """Return when stages must next run without input, after an epoch."""
+    dues = dict(before)
+    for receipt in receipts:
+        if receipt.due is not None:
+            dues.pop(receipt.key, None)
+            due = NextDue(*receipt.due)
+            dues |= {} if due == NOTHING_DUE else {receipt.key: due}
+    return dues
+
 
 GLOBAL_BUCKET = 0
 """The bucket of a stage without a key, which alone has its rows; what begins alone begins there."""

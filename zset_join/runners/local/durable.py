@@ -38,8 +38,7 @@ from zset_join.core.errors import StateError
 from zset_join.core.progress_line import ProgressLine, progress_line
 from zset_join.core.read_when_used import ReadWhenUsed
 from zset_join.plan.query_plan import PlanSource, QueryPlan
-from zset_join.runners.common.bucket_receipt import dues_after, histories_after
-from zset_join.runners.common.stage_bucket import check_stages
+from zset_join.runners.common.stage_bucket import check_stages, dues_after, histories_after
 from zset_join.runners.common.workers import Workers
 from zset_join.runners.local.contents import Contents
 from zset_join.runners.local.dead_letters import write_dead_letters

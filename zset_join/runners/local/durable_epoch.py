@@ -20,8 +20,7 @@ from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.checkpoint.record import BucketHistory
 from zset_join.core.epochs import Tick
 from zset_join.plan.query_plan import QueryPlan, StateNode
-from zset_join.runners.common.bucket_receipt import BucketReceipt
-from zset_join.runners.common.stage_bucket import GLOBAL_BUCKET, log_input, report, report_due
+from zset_join.runners.common.stage_bucket import GLOBAL_BUCKET, BucketReceipt, log_input, report, report_due
 from zset_join.runners.common.workers import Workers
 from zset_join.runners.local.stage_states import built, operators_of
 from zset_join.stages.effect import EffectPlace, Effects, has_effect

@@ -34,8 +34,7 @@ from zset_join.query.reading import Reading
 from zset_join.query.several import PlannedQuery, planned
 from zset_join.query.view import View
 from zset_join.runners.common.epoch_spans import writes_spans
-from zset_join.runners.common.late_changes import warn_of_late_changes
-from zset_join.runners.common.rejected import RejectedRows
+from zset_join.runners.common.rejected import RejectedRows, warn_of_late_changes
 from zset_join.runners.common.workers import Workers
 from zset_join.runners.local.contents import Contents, repeated
 from zset_join.runners.local.dead_letters import dead_letters, no_dead_letters, replay_letters

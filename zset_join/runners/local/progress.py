@@ -15,7 +15,7 @@ import numpy.typing as npt
 from zset_join.checkpoint.record import LATE_CHANGES_TOTAL, LATE_ROWS_TOTAL
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.runners.common.epoch_spans import write_epoch_span
-from zset_join.runners.common.late_changes import late_change_counts
+from zset_join.runners.common.rejected import late_change_counts
 from zset_join.runners.local.durable import PipelineDirectory
 from zset_join.runners.local.engine import AnsweredEpoch
 from zset_join.runners.local.stage_states import why_together

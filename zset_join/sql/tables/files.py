@@ -30,7 +30,7 @@ from zset_join.conversions import can_convert, convert_values
 from zset_join.core.errors import BadInputError, SqlError
 from zset_join.core.shown_values import shown_value
 from zset_join.runners.local.dead_letters import PartlyRead
-from zset_join.sources.json_rows import part_json_rows, read_json_objects
+from zset_join.sources.json_values import part_json_rows, read_json_objects
 from zset_join.sources.unread import UnreadText, unread_records, wanted_text
 from zset_join.sql.tables.catalog import Table
 from zset_join.sql.tables.file_order import with_file_order

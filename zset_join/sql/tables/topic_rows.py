@@ -80,7 +80,7 @@ class TopicRows:
 
     def read(self, records: pa.Table) -> pa.Table | PartlyRead:
         """Return rows of plain JSON, with the metadata of their records; and beside them what cannot be read, if it may be."""
-        from zset_join.sources.json_rows import part_json_rows
+        from zset_join.sources.json_values import part_json_rows
 
         kept = records.filter(pc.is_valid(records.column("value")))
         rows, bad = part_json_rows(kept.column("value").to_pylist(), self._given)

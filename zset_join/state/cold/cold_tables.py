@@ -30,7 +30,7 @@ from spill.opening import open_stores
 from spill.residency import NEVER, ResidencyPolicy, Scores
 from spill.row_bytes import pack_rows, unpack_rows
 from zset_join.core.options import HotBudget
-from zset_join.state.rows.private_directory import PrivateDirectory
+from zset_join.state.rows.directories import PrivateDirectory
 from zset_join.zset.row_layout import RowLayout
 
 __all__ = ["BusyGroups", "ColdTables", "FoundRows"]

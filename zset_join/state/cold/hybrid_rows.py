@@ -40,7 +40,7 @@ from zset_join.kernels.rows import side as s
 from zset_join.kernels.rows.moves import piece_end
 from zset_join.state.cold.cold_side import ColdSide, matchable_codes
 from zset_join.state.cold.row_limit import RowLimit
-from zset_join.state.rows.private_directory import PrivateDirectory
+from zset_join.state.rows.directories import PrivateDirectory
 from zset_join.state.rows.side import PreparedSide, SideState
 from zset_join.state.rows.side_snapshot import restore_side, snapshot_epoch
 from zset_join.state.rows.unused_memory import UnusedMemory

@@ -8,7 +8,10 @@ memory and of those on disk, so counting costs the delta.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
 
 from zset_join.core.epochs import Tick
 from zset_join.core.errors import ResourceError
@@ -17,9 +20,11 @@ from zset_join.core.shown_values import counted
 from zset_join.kernels.rows.eviction import accepted_bytes
 from zset_join.state.cold.cold_side import ColdSide
 from zset_join.state.cold.largest_key import largest_key
+from zset_join.state.join.residual_pairs import JudgedEpoch
 from zset_join.state.rows.side import PreparedSide, SideState
+from zset_join.zset import ZSet
 
-__all__ = ["AppendBuffer", "BufferedEpoch", "buffer_full"]
+__all__ = ["AppendBuffer", "BufferedEpoch", "PreparedEpoch", "buffer_full"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,3 +93,15 @@ def buffer_full(
 
 def _arriving_bytes(state: SideState, side: PreparedSide) -> int:
     return int(accepted_bytes(side.arrays.address, state.layout.stride, state.variables_address))
+
+
+@dataclass(slots=True)
+class PreparedEpoch:
+    tick: Tick
+    deltas: tuple[ZSet, ZSet]
+    sides: tuple[PreparedSide | None, PreparedSide | None]  # None for an empty delta
+    rejected: int
+    buffered: BufferedEpoch | None = None
+    oversized_codes: tuple[npt.NDArray[np.int64], ...] = ()  # per side, hashes of keys whose rows stay on disk
+    streams: tuple[bool, ...] = ()  # per side, whether rows on disk are read as they are needed
+    judged: JudgedEpoch = field(default_factory=JudgedEpoch)

@@ -3,12 +3,14 @@
     @guarded("the dedup")
     class Deduplicate: ...
 
-The law: another number of deltas than inputs, tables that are no snapshot, use after `close` and an answer, or a list of all
-answers, that is read after the state has changed are errors with a code (`zset_join.state.rows.usage`,
-`zset_join.state.rows.answers`), before anything is changed. An epoch that is refused, or a snapshot, leaves answers that were
-requested readable.
+The law: another number of deltas than inputs, tables that are no snapshot, and use after `close` are errors with a code
+(`zset_join.state.rows.usage`), before anything is changed. So is an answer, or a list of all answers, that is read once the
+epoch was absorbed or the state was restored or closed (`ANSWER_OUTDATED`): it is made while it is read, and never from another
+state than the one it is about. An epoch that is refused, or a snapshot, leaves answers that were requested readable.
 
 An operator's own `answer` is called when the answer is read, as a generator's body is. Closing twice is allowed.
+
+Cost: a comparison per chunk.
 """
 
 from __future__ import annotations
@@ -20,12 +22,56 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from zset_join.core.epochs import Tick
-from zset_join.state.rows.answers import Answers
+from zset_join.core.errors import StateError
 from zset_join.state.rows.side_snapshot import SNAPSHOT_WEIGHT
 from zset_join.state.rows.usage import check_deltas, check_tables, closed
 from zset_join.zset import ZSet
 
-__all__ = ["guarded"]
+__all__ = ["Answers", "guarded"]
+
+
+class Answers:
+    """Guard the answers of one operator.
+
+    >>> answers = Answers()
+    >>> late = answers.guarded(iter([ZSet.of({"k": [1]})]))
+    >>> answers.outdate()
+    >>> next(late)
+    Traceback (most recent call last):
+        ...
+    zset_join.core.errors.StateError: [ANSWER_OUTDATED] ...
+    """
+
+    def __init__(self) -> None:
+        self._moment = 0
+
+    def outdate(self) -> None:
+        """Let no answer that was requested before be read on: the state is about to change."""
+        self._moment += 1
+
+    def guarded(self, chunks: Iterator[ZSet]) -> Iterator[ZSet]:
+        """Return the chunks of an answer that is requested now, as long as it may be read."""
+        return self._read(lambda: chunks, self._moment)
+
+    def guarded_when_read(self, begin: Callable[[], Iterator[ZSet]]) -> Iterator[ZSet]:
+        """Return the chunks of an answer that is requested now, and begun when its first chunk is read."""
+        return self._read(begin, self._moment)
+
+    def _read(self, begin: Callable[[], Iterator[ZSet]], moment: int) -> Iterator[ZSet]:
+        self._check(moment)
+        chunks = begin()
+        for chunk in chunks:
+            yield chunk
+            self._check(moment)
+
+    def _check(self, moment: int) -> None:
+        if self._moment != moment:
+            raise StateError(
+                "an answer was read after its epoch had been absorbed, or after the state had been restored or closed. An "
+                "answer is made while it is read: read it to its end first, for example with list(operator.answer(...)).",
+                code="ANSWER_OUTDATED",
+            )
+
 
 _OURS = "_zset_"
 _NAMES = "_guard_names"

@@ -38,7 +38,7 @@ from zset_join.kernels.rows.eviction import bytes_of_rows, evict_rows
 from zset_join.kernels.rows.tombstones import list_tombstones
 from zset_join.kernels.values import columns as c
 from zset_join.shapes.kept_types import MOST_NULL_KEYS, count_sequence_words
-from zset_join.state.rows.directory_lock import hold_directory
+from zset_join.state.rows.directories import hold_directory
 from zset_join.state.rows.hash_seed import HashTables
 from zset_join.state.rows.row_arena import RowArena
 from zset_join.state.rows.sequence import sequence_nulls, sequence_words

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from zset_join.kernels.time import expiry as e
 from zset_join.kernels.time.runs import NEVER
-from zset_join.state.time.due_heap import DueHeap
+from zset_join.state.time.expiries import DueHeap
 from zset_join.state.time.key_runs import KeyRuns
 from zset_join.state.time.versioned_rows import VersionedRows
 

@@ -23,7 +23,7 @@ from zset_join.core.row_conversion import cast_key, plain
 from zset_join.kernels.rows import side as s
 from zset_join.kernels.time import groups as g
 from zset_join.kernels.time import runs as r
-from zset_join.state.rows.directory_lock import hold_directory
+from zset_join.state.rows.directories import hold_directory
 from zset_join.state.rows.hash_seed import HashTables
 from zset_join.state.rows.slot_table import SlotTable
 from zset_join.state.time.state_files import open_arena, refuse_half_written

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from zset_join.kernels.join.absorb import heap_bytes_needed
 from zset_join.kernels.time import versions as v
 from zset_join.kernels.time import waiting as w
-from zset_join.state.time.due_heap import DueHeap
+from zset_join.state.time.expiries import DueHeap
 from zset_join.state.time.key_runs import KeyGroups
 from zset_join.state.time.row_store import RowStore
 

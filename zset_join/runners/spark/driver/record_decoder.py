@@ -26,7 +26,7 @@ from zset_join.core.row_conversion import take_rows
 from zset_join.runners.spark.rows.layout import as_type
 from zset_join.runners.spark.rows.mapped_records import as_texts
 from zset_join.runners.spark.rows.undecoded_records import IN_RECORD, RecordsRead
-from zset_join.shapes.latest import MOST_COLUMNS, TRUNCATE
+from zset_join.shapes.deduplicate import MOST_COLUMNS, TRUNCATE
 from zset_join.zset import ZSet
 
 if TYPE_CHECKING:

@@ -40,7 +40,7 @@ from weakref import WeakValueDictionary
 
 from zset_join.checkpoint.record import CommitRecord
 from zset_join.core.shown_values import counted
-from zset_join.runners.common.late_changes import late_change_counts
+from zset_join.runners.common.rejected import late_change_counts
 from zset_join.runners.spark.planning.stages import StreamPlace, stage_order
 from zset_join.runners.spark.worker.receipts import TaskReceipt
 

@@ -45,7 +45,7 @@ from zset_join.runners.spark.rows.names import column_named
 from zset_join.runners.spark.rows.row_reading import RowOperation
 from zset_join.runners.spark.rows.schemas import arrow_schema
 from zset_join.runners.spark.rows.undecoded_records import IN_RECORD
-from zset_join.shapes.latest import MOST_COLUMNS, TRUNCATE
+from zset_join.shapes.deduplicate import MOST_COLUMNS, TRUNCATE
 
 __all__ = ["RecordTable", "control_of", "declared_schema", "records_as_rows", "reject_partial", "sampled_table"]
 

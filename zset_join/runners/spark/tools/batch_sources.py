@@ -37,7 +37,7 @@ from zset_join.runners.spark.planning.stages import Placed, PlannedStage, visibl
 from zset_join.runners.spark.rows.names import column_named
 from zset_join.runners.spark.rows.schemas import field_type, spark_schema
 from zset_join.runners.spark.tools.logged_stages import changes_of_input, has_snapshot, stage_histories
-from zset_join.shapes.latest import TRUNCATE
+from zset_join.shapes.deduplicate import TRUNCATE
 from zset_join.stages import TemporalJoinStage
 from zset_join.tools.batch import (
     EPOCHS,

@@ -13,7 +13,7 @@ from typing import Any
 import zset_join.core.errors as known_errors
 from zset_join.checkpoint.record import PartEntry
 from zset_join.core.errors import ZsetJoinError
-from zset_join.runners.common.bucket_receipt import BucketReceipt
+from zset_join.runners.common.stage_bucket import BucketReceipt
 from zset_join.storage.sealed import json_text, read
 
 __all__ = ["TaskReceipt", "error_of_receipt"]

@@ -36,8 +36,7 @@ from zset_join.checkpoint.log import LogEntry, read_log
 from zset_join.core.epochs import Tick
 from zset_join.core.errors import ZsetJoinError
 from zset_join.plan.row_steps import RowStep
-from zset_join.runners.common.late_changes import LATE, count_late_changes
-from zset_join.runners.common.rejected import Rejected
+from zset_join.runners.common.rejected import LATE, Rejected, count_late_changes
 from zset_join.runners.common.stage_bucket import StageBucket, log_input, report, report_due, sifted
 from zset_join.runners.local.feeding import Transform, transforms_of
 from zset_join.runners.spark.rows.layout import TARGET, Arrivals, SlotLayout, collect_arrivals
