@@ -120,7 +120,7 @@ def weights(rows: Any) -> dict[tuple[Any, ...], int]:
 
 def view_of(query: Placed, tables: Mapping[str, DataFrame]) -> DataFrame:
     """Return the batch query of a view over the tables of its streams, with `__weight`; columns are called c0, c1, ..."""
-    plan = plan_of_places(query.query_plan)
+    plan = plan_of_places(query.plan)
     sources = {
         name: given_source(tables[planned.streams[side].name], plan.source(name).relation.schema)
         for name, planned, side in sources_of(plan, query.planned_stages)

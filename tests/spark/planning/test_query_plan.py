@@ -53,7 +53,7 @@ def views(spark: SparkSession, tmp_path: Path) -> dict[str, View]:
 
 
 def test_a_plan_with_any_kind_of_stage_comes_back_from_json(views: dict[str, View]) -> None:
-    plans = {kind: view.placed.query_plan for kind, view in views.items()}
+    plans = {kind: view.placed.plan for kind, view in views.items()}
 
     again = {kind: QueryPlan.from_json(json.loads(json.dumps(plan.to_json()))) for kind, plan in plans.items()}
 
@@ -64,7 +64,7 @@ def test_a_plan_with_any_kind_of_stage_comes_back_from_json(views: dict[str, Vie
 
 
 def test_a_plan_has_streams_as_sources_and_routes_unions_and_rows_of_sql_as_every_runner_has(views: dict[str, View]) -> None:
-    plan = views["route"].placed.query_plan
+    plan = views["route"].placed.plan
 
     assert [(source.name, source.hidden) for source in plan.sources] == [("changed", ()), ("prices", ())]
     assert [node.stage.kind for node in plan.nodes] == ["route", "join"]
@@ -72,12 +72,12 @@ def test_a_plan_has_streams_as_sources_and_routes_unions_and_rows_of_sql_as_ever
     assert plan.outputs[0].steps[0].describe() == "Select id, price"
     assert plan.output.schema.names == views["route"].columns
 
-    of_sql, of_spark = (views[kind].placed.query_plan.outputs[-1].steps for kind in ("unchanged", "aggregate"))
+    of_sql, of_spark = (views[kind].placed.plan.outputs[-1].steps for kind in ("unchanged", "aggregate"))
 
     assert [step.describe() for step in of_sql] == ["Select ms + 1 AS ms"]
     assert [step.describe() for step in of_spark] == ["Where n > 3"]
 
-    plan = views["join"].placed.query_plan
+    plan = views["join"].placed.plan
 
     assert len(plan.outputs) == 2
     assert [source.name for source in plan.sources] == ["orders", "prices", "more", "others"]

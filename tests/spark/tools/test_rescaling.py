@@ -207,7 +207,7 @@ def damaged(checkpoint: Path) -> None:
 
 
 def newer(checkpoint: Path) -> None:
-    (checkpoint / "zset" / "format.json").write_bytes(b'{"format":9,"crc32":"00000000","body":{}}')
+    (checkpoint / "zset" / "format.json").write_bytes(b'{"format":99,"crc32":"00000000","body":{}}')
 
 
 def without_plan(checkpoint: Path) -> None:

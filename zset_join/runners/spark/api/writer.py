@@ -525,7 +525,7 @@ class JoinStreamWriter:
         """Return the view of the query that a client of Spark Connect has."""
         settings = self._sent(runner, tagged)
         return ServedHandle(
-            settings=settings, session=runner.query.session, schema=runner.schema, explanation=runner.explanation
+            settings=settings, session=runner.query.session, columns=lambda: runner.schema, explanation=runner.explanation
         )
 
     def _handle_on_driver(self, epochs: DriverEpochs, session: SparkSession) -> ServedHandle:
@@ -535,7 +535,7 @@ class JoinStreamWriter:
         return ServedHandle(
             settings=settings,
             session=session,
-            schema=epochs.schema,
+            columns=lambda: epochs.schema,
             explanation=lambda: epochs.explanation(budget_of(session, epochs.options)),
         )
 

@@ -67,7 +67,7 @@ def planned_form(
     placed: PlacedQuery, description: Mapping[str, Any], state: ExecutorsState, evolution: Evolution
 ) -> ExecutorsForm:
     """Return the form of a query to which another one changes."""
-    pairs = mode_pairs(placed.query_plan, {one.number: one.name for one in placed.planned_stages}, evolution.plan)
+    pairs = mode_pairs(placed.plan, {one.number: one.name for one in placed.planned_stages}, evolution.plan)
     if isinstance(pairs, str):
         raise OptionError(
             f"the new query cannot be built from the state that executors have: {pairs}. Start it with a checkpointLocation "

@@ -59,12 +59,12 @@ class OtherModes:
             placed, here = self.placed(), self.on_driver()
             placed, here = self._in_one_order(placed, here)
             names = {one.number: one.name for one in placed.planned_stages}
-            pairs = mode_pairs(placed.query_plan, names, here.plan)
+            pairs = mode_pairs(placed.plan, names, here.plan)
         except (PlanError, OptionError) as error:
             return OtherMode(of="", mode=other, refused=error.message, description={}, plan={})
         streams = placed.streams if self.mode == "driver" else tuple(here.streams.values())
         refused = pairs if isinstance(pairs, str) else _refused(placed, here)
-        plan: QueryPlan = placed.query_plan if self.mode == "driver" else here.plan
+        plan: QueryPlan = placed.plan if self.mode == "driver" else here.plan
         return OtherMode(
             of="",
             mode=other,
@@ -121,6 +121,6 @@ def _refused(placed: PlacedQuery, here: DriverQuery) -> str | None:
     read_there = [stream.name for stream in placed.streams]
     if read_there != list(here.streams):
         return f"{READS_OTHERWISE}executors read {read_there}, the driver {list(here.streams)}"
-    if any(node.stage.waits_for_time for plan in (placed.query_plan, here.plan) for node in plan.nodes):
+    if any(node.stage.waits_for_time for plan in (placed.plan, here.plan) for node in plan.nodes):
         return WAITS_FOR_TIME
     return None

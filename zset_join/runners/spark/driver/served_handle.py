@@ -47,7 +47,7 @@ class ServedHandle:
 
     settings: SentQuery
     session: SparkSession
-    schema: pa.Schema
+    columns: Callable[[], pa.Schema]  # of the only view
     explanation: Callable[[], str]
     is_active: Callable[[], bool] = lambda: False
     error: BaseException | None = None
@@ -57,6 +57,10 @@ class ServedHandle:
 
     def __post_init__(self) -> None:
         self.progress = _Progress(self.session, self.settings.options.checkpoint_location)
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self.columns()
 
     @property
     def options(self) -> QueryOptions:

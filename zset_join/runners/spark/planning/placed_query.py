@@ -100,10 +100,6 @@ class PlacedQuery:
         """Return the name of the view for messages."""
         return self.plan.name
 
-    @property
-    def query_plan(self) -> QueryPlan:
-        return self.plan
-
     @cached_property
     def output(self) -> Relation:
         ends = [one.after for one in self.planned_stages if one.target is None]
@@ -200,13 +196,13 @@ class PlacedQuery:
                 for one in self.planned_stages
                 if one.shared is None or one.shared.place == 0
             ],
-            "plan": self.query_plan.to_json(),
+            "plan": self.plan.to_json(),
         }
 
     def explained_indexes(self) -> list[str]:
         """Return which index every join uses that looks up in a table, and why it keeps a copy of its own."""
         names = {one.number: one.name for one in self.planned_stages}
-        reasons = dict(self.query_plan.copies)
+        reasons = dict(self.plan.copies)
         lines = []
         for one in self.planned_stages:
             index = None if one.shared is None else one.shared.index

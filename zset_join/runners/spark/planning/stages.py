@@ -103,7 +103,7 @@ class Placed(Protocol):
         ...
 
     @property
-    def query_plan(self) -> QueryPlan:
+    def plan(self) -> QueryPlan:
         """Return the plan that does not depend on Spark; its stages have the numbers of the placed ones."""
         ...
 

@@ -72,7 +72,7 @@ def verify(
     checkpoint = runner.checkpoint
     if checkpoint is None:
         raise StateError("the query was not attached to its checkpoint", code="NOT_ATTACHED")
-    plan = plan_of_places(joined.query_plan)
+    plan = plan_of_places(joined.plan)
     with runner.pause(), BatchTables(session) as batch_tables:
         sources: dict[str, BatchSource] = {}
         basis: dict[str, str] = {}
