@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
@@ -260,15 +260,7 @@ def relation_after(relation: Relation, steps: tuple[RowStep, ...]) -> Relation:
     return relation
 
 
-class Renaming(Protocol):
-    """The columns that a step of any runner passes through."""
-
-    def renamed(self, name: str) -> str | None:
-        """Return the name of a column after it; None where it is not passed through unchanged."""
-        ...
-
-
-def name_after(steps: Sequence[Renaming], name: str) -> str | None:
+def name_after(steps: Sequence[RowStep], name: str) -> str | None:
     """Return the name of a column after some steps; None where it is computed, added up or omitted."""
     current: str | None = name
     for step in steps:

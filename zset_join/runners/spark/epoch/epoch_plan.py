@@ -25,7 +25,6 @@ from zset_join.checkpoint.log import LogEntry
 from zset_join.checkpoint.record import CommitRecord
 from zset_join.core.epochs import Tick
 from zset_join.core.relation import Relation
-from zset_join.plan.distinct_rows import emits_distinct_rows
 from zset_join.runners.spark.planning.buffer_limit import QueryBuffer
 from zset_join.runners.spark.planning.normalise import TaggedStreams, stage_bucket
 from zset_join.runners.spark.planning.placed_query import FusedStages
@@ -234,7 +233,7 @@ class EpochPlan:
 def _is_tidied(planned: PlannedStage, delivery: Delivery) -> bool:
     """Return whether equal rows of an answer are made one: in an output, and behind steps before a shuffle."""
     if isinstance(delivery, ToOutput):
-        return not emits_distinct_rows(planned.stage, planned.steps)
+        return not planned.emits_distinct_rows
     return bool(planned.steps) and isinstance(delivery, ToStage) and not delivery.reduces
 
 

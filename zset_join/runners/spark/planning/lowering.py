@@ -12,8 +12,7 @@ plan has a step of Spark's own, wherever it runs.
 
 Records that may leave columns out are whole only behind the state, so a step over them is one behind a stage.
 
-Limits: behind a filter over upserts, a step is given the rows that did not pass as
-well, with NULL in every column but the key.
+Limits: behind a filter over upserts, a step is given the rows that did not pass as well, with NULL in every column but the key.
 """
 
 from __future__ import annotations

@@ -15,7 +15,6 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame, SparkSession
@@ -60,10 +59,6 @@ class RowStep:
     condition: str | None = None
     selected: tuple[tuple[str, str], ...] | None = None
     is_zoned: bool = False
-    stage: ClassVar[None] = None
-
-    def renamed(self, name: str) -> str | None:
-        return self.kept.get(name)
 
     def apply(self, rows: DataFrame, beside: Sequence[str] = (WEIGHT,)) -> DataFrame:
         """Return rows with their weights, after the step."""

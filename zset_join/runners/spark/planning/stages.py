@@ -35,6 +35,7 @@ from pyspark.sql import DataFrame, SparkSession
 from zset_join.core.errors import OptionError, StateError
 from zset_join.core.options import HotBudget, QueryOptions
 from zset_join.core.relation import Relation
+from zset_join.plan.distinct_rows import emits_distinct_rows
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.plan.row_steps import RowStep, relation_after
 from zset_join.runners.spark.worker.receipts import TaskReceipt
@@ -252,6 +253,11 @@ class PlannedStage:
     def after(self) -> Relation:
         """Return the rows that leave it."""
         return relation_after(self.before, self.steps)
+
+    @cached_property
+    def emits_distinct_rows(self) -> bool:
+        """Return whether no row can be twice in what the steps make of an answer."""
+        return emits_distinct_rows(self.stage, self.steps)
 
 
 def named(planned_stages: Sequence[PlannedStage]) -> tuple[PlannedStage, ...]:
