@@ -1,11 +1,14 @@
 """Fifteen views of a shop in one pipeline: cleaned tables (bronze), their joins (silver), and what is counted over them (gold).
 
-    python -m examples.medallion [--epochs N] [--seed N] [--keep DIR]
+    python -m examples.medallion [--epochs N] [--seed N] [--keep DIR] [--executors]
 
 Four tables change: orders, order lines, customers and products. The rows are made here, the same ones for the same seed: new
 orders, updates, deletes, and corrections that arrive late and lose against a newer change of their key. All fifteen views take
 an epoch together and are written into one DuckDB file in one transaction. At the end every view is compared with its batch
 query over all that arrived, and the tables in the file with the views.
+
+With `--executors` the same views are one query on Spark's executors: its streams are files, one of each table per epoch, and
+every view is compared with Spark's own batch query.
 """
 
 from __future__ import annotations
@@ -13,13 +16,14 @@ from __future__ import annotations
 import argparse
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import duckdb
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from zset_join.expressions import col
 from zset_join.pipeline import Pipeline, View, changes
@@ -40,11 +44,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--epochs", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--keep", type=Path, help="where the checkpoint and the DuckDB file stay; a new directory")
+    parser.add_argument("--executors", action="store_true", help="as one query on Spark's executors")
     given = parser.parse_args(arguments)
+    chosen = run_on_executors if given.executors else run
     if given.keep is not None:
-        return run(given.keep, given.epochs, given.seed)
+        return chosen(given.keep, given.epochs, given.seed)
     with tempfile.TemporaryDirectory(prefix="medallion_") as temporary:
-        return run(Path(temporary), given.epochs, given.seed)
+        return chosen(Path(temporary), given.epochs, given.seed)
 
 
 def run(directory: Path, epochs: int, seed: int) -> int:
@@ -74,17 +80,50 @@ def run(directory: Path, epochs: int, seed: int) -> int:
     return 1 if wrong else 0
 
 
+def run_on_executors(directory: Path, epochs: int, seed: int) -> int:
+    """Run all epochs as one query on Spark's executors, and compare every view with its batch query."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    from zset_join import spark
+
+    session = spark.local_session("medallion", cores=2)
+    schemas: dict[str, pa.Schema] = {}
+
+    def stream(name: str, schema: Mapping[str, pa.DataType], **options: Any) -> Any:
+        schemas[name] = pa.schema(list(schema.items()))
+        (directory / name).mkdir(parents=True)
+        types = from_arrow_schema(schemas[name])
+        rows = session.readStream.schema(types).option("maxFilesPerTrigger", 1).parquet(str(directory / name))
+        return spark.changes(rows, name=name, **options)
+
+    views = medallion(stream)
+    for epoch, changed in enumerate(shop(epochs, seed)):
+        for name, rows in changed.items():
+            pq.write_table(pa.Table.from_pylist(rows, schema=schemas[name]), directory / name / f"{epoch:06}.parquet")
+    writer = spark.writeStream(views).options(
+        checkpointLocation=str(directory / "checkpoint"), execution="executors", buckets=2
+    )
+    for name in views:
+        writer = writer.view(name).toDuckDB(directory / "shop.duckdb", name)
+    query = writer.trigger(availableNow=True).start()
+    query.awaitTermination()
+    report = query.verify()
+    print(report)
+    print(f"{len(views) - len(report.differing)} of {len(views)} views equal their batch queries after {epochs} epochs")
+    return 0 if report.equal else 1
+
+
 def bag(table: pa.Table) -> Counter[tuple[Any, ...]]:
     """Return how often each row is present."""
     return Counter(tuple(row.values()) for row in table.to_pylist())
 
 
-def medallion() -> dict[str, View]:
-    """Return the views by their names."""
-    orders = table("orders", "order_id", customer_id=pa.int64(), day=pa.int64(), status=pa.string())
-    lines = table("lines", "line_id", order_id=pa.int64(), product_id=pa.int64(), quantity=pa.int64())
-    customers = table("customers", "customer_id", city=pa.string(), tier=pa.int64())
-    products = table("products", "product_id", category=pa.string(), price=pa.int64())
+def medallion(source: Callable[..., Any] = changes) -> dict[str, View]:
+    """Return the views by their names; `source` makes a table of its name, its columns and what its changes mean."""
+    orders = table(source, "orders", "order_id", customer_id=pa.int64(), day=pa.int64(), status=pa.string())
+    lines = table(source, "lines", "line_id", order_id=pa.int64(), product_id=pa.int64(), quantity=pa.int64())
+    customers = table(source, "customers", "customer_id", city=pa.string(), tier=pa.int64())
+    products = table(source, "products", "product_id", category=pa.string(), price=pa.int64())
 
     bronze_orders = orders.where(col("status") != "test")
     bronze_lines = lines.where(col("quantity") > 0)
@@ -118,11 +157,11 @@ def medallion() -> dict[str, View]:
     }
 
 
-def table(name: str, key: str, **columns: pa.DataType) -> View:
+def table(source: Callable[..., Any], name: str, key: str, **columns: pa.DataType) -> Any:
     """Return a table whose newest change of a key wins, and whose rows go where `gone` is true."""
     schema = {key: pa.int64(), **columns, "version": pa.int64(), "gone": pa.bool_()}
-    return changes(
-        name, schema, keys=key, sequence_by="version", apply_as_deletes="gone", except_column_list=["version", "gone"]
+    return source(
+        name, schema, keys=[key], sequence_by="version", apply_as_deletes="gone", except_column_list=["version", "gone"]
     )
 
 

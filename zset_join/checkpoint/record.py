@@ -118,6 +118,7 @@ class PartEntry:
     retractions: int
     form: str
     way: str = ""
+    view: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -201,7 +201,8 @@ def changes_of(files: CheckpointFiles, plan: QueryPlan, record: CommitRecord) ->
     """Return the answer of an epoch if its files still exist, else those of the Parquet changelog."""
     found = []
     for view in plan.views:
-        parts = _readable(files, record, [part for part in record.parts if len(plan.views) == 1 or part.way == view.name])
+        of_view = [part for part in record.parts if len(plan.views) == 1 or view.name in (part.way, part.view)]
+        parts = _readable(files, record, of_view)
         rows: list[list[Any]] = []
         weights: list[int] = []
         columns: list[str] = []

@@ -11,10 +11,16 @@ from zset_join.core.errors import OptionError
 from zset_join.core.frames import own_frames
 from zset_join.core.options import KeepState
 from zset_join.plan.passes.do_less import choose_fast_paths, fuse_steps, push_columns
-from zset_join.plan.passes.prepare_inputs import count_rows, derive_keys, normalise_upserts
+from zset_join.plan.passes.prepare_inputs import (
+    count_rows,
+    derive_keys,
+    insert_routes,
+    normalise_upserts,
+    pass_on_sources,
+    reduce_first,
+)
 from zset_join.plan.passes.prune_columns import prune_columns
 from zset_join.plan.passes.share_nodes import share_equal, share_versions, store_once
-from zset_join.plan.passes.spread_stages import insert_routes, one_reader, pass_on_sources, reduce_first
 from zset_join.plan.passes.sum_pairs import sum_pairs
 from zset_join.plan.query_plan import Feed, PlanSource, PlanView, QueryPlan, StageNode
 from zset_join.plan.sharing import share_tables
@@ -28,12 +34,12 @@ def passes(
 ) -> tuple[Callable[[Root], Root], ...]:
     """Return the passes over a tree, in order, before its stages are numbered."""
     summing, pruning = ((sum_pairs,), (prune_columns,)) if keep_state == "needed" else ((), ())
-    once, spread = ((), (pass_on_sources, reduce_first, one_reader)) if is_spread else ((store_once,), ())
+    spread = (pass_on_sources, reduce_first) if is_spread else ()
     return (
         *summing,
         share_versions,
         normalise_upserts,
-        *once,
+        store_once,
         count_rows,
         derive_keys,
         partial(insert_routes, buckets=buckets),

@@ -39,7 +39,7 @@ def test_a_join_has_the_columns_and_routes_that_its_keys_need(
 
     stages = pair[0].join(pair[1], on="customer_id").placed.planned_stages
 
-    assert [(one.stage.kind, one.side) for one in stages if one.stage.forwards] == [("route", 0)]
+    assert [(one.stage.kind, one.reader.side) for one in stages if one.stage.forwards] == [("route", 0)]
 
     pair[0].join(pair[1], on="customer_id", how="left").explain()
 

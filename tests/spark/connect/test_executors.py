@@ -21,6 +21,7 @@ from zset_join.core.errors import ZsetJoinError
 from zset_join.lookup import ArrowSource
 from zset_join.runners.spark.driver.choosing import stored_mode
 from zset_join.spark import functions as ZF  # noqa: N812 - as PySpark users write F
+from zset_join.spark import writeStream
 
 WAIT_SECONDS = 60
 ZONE = "America/New_York"
@@ -108,9 +109,13 @@ def test_executors_run_a_query_of_a_client_and_go_on_where_their_process_was_kil
 
 
 def _times(spark: SparkSession, place: Path, times: int) -> Any:
+    return _products(spark, place, times)[0]
+
+
+def _products(spark: SparkSession, place: Path, *times: int) -> list[Any]:
     orders, names = streams(spark, place)
     joined = orders.join(names, on="cust", how="left")
-    return joined.select("id", (F.col("total") * times).alias("product"), "name")
+    return [joined.select("id", (F.col("total") * one).alias("product"), "name") for one in times]
 
 
 def _changed(spark: SparkSession, place: Path) -> list[Any]:
@@ -152,3 +157,31 @@ def test_a_running_query_on_executors_is_changed_and_undone_from_its_client(clie
     write(tmp_path / "orders", {"op": "u", "id": 9, "cust": "nobody", "total": 5, "t": 10})
     client(_resumed, tmp_path)
     assert lines(tmp_path / "out") == {**two, (9, 10, None): 1}
+
+
+def _several(spark: SparkSession, place: Path) -> list[bool]:
+    """Run two views, then three in the same query; return whether each time all were equal to their batch queries."""
+    options = {"checkpointLocation": str(place / "cp"), "execution": "executors"}
+    views = dict(zip(("times_2", "times_3", "times_4"), _products(spark, place, 2, 3, 4), strict=True))
+    two = {name: views[name] for name in ("times_2", "times_3")}
+    writer = writeStream(two).options(**options)
+    for name in two:
+        writer = writer.view(name).to("parquet", path=str(place / name))
+    query, found = writer.start(), []
+    try:
+        query.processAllAvailable()
+        found.append(query.verify().equal)
+        query.evolve(writeStream(views).view("times_4").to("parquet", path=str(place / "times_4")))
+        write(place / "orders", {"op": "u", "id": 8, "cust": "nobody", "total": 5, "t": 10})
+        query.processAllAvailable()
+        found.append(query.verify().equal)
+    finally:
+        query.stop()
+    return found
+
+
+def test_several_views_of_a_client_run_on_executors(client: Client, tmp_path: Path) -> None:
+    filled(tmp_path)
+
+    assert client(_several, tmp_path) == [True, True]
+    assert lines(tmp_path / "times_4") == {(1, 24, "ben"): 1, (3, 16, "ann"): 1, (8, 20, None): 1}

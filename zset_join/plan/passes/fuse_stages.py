@@ -13,7 +13,8 @@ could match, keep or count. Two stages are *fused* where that follows from the p
 - every branch of a union that meets in the next stage fulfils this.
 
 Row steps between two stages move no row to another partition, so these are fused all the same, in one task of two functions.
-They can be in one place of a task only, or behind each other: a task has one stream of rows.
+They can be in one place of a task only, or behind each other: a task has one stream of rows. A stage whose rows are used
+several times is the last of its task.
 
 The law: buckets, state, logs and receipts of a fused stage are those of one that is not. A checkpoint does not record the
 difference, and continues with either.
@@ -24,6 +25,7 @@ its groups are in one bucket each, but not in the one that its checkpoint has th
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -99,6 +101,7 @@ def fuse_stages(plan: QueryPlan, *, hashed: Callable[[pa.DataType], str]) -> tup
     known: dict[int, _Rows] = {}
     fusings: list[Fusing] = []
     expressed: set[int] = set()  # stages before which, in the same task, row steps are done
+    uses = Counter(feed.origin for feed in plan.feeds())
     for node in plan.nodes:
         of_sides: list[list[_Rows]] = []
         for side, feeds in enumerate(node.feeds):
@@ -109,6 +112,8 @@ def fuse_stages(plan: QueryPlan, *, hashed: Callable[[pa.DataType], str]) -> tup
                 continue
             reasons = [_why_apart(one, node.stage.inputs[side], hashed) for one in senders]
             why_not = next((reason for reason in reasons if reason is not None), None)
+            if why_not is None and any(uses[one.number] > 1 for one in senders):
+                why_not = "its input is used several times"
             if why_not is None:
                 rows_of = [one.number in expressed or one.has_steps for one in senders]
                 if sum(rows_of) + (node.number in expressed) > 1:

@@ -8,6 +8,11 @@ A stage compares columns. `on=lower(a.name) == b.name` gives the rows of `a` one
 A row of weight -1 that is not there is bad input. A join or a group finds it; a view of filters, projections and unions would
 show -1 copies, so the rows of an input in changelog mode are counted there. Known limit: columns without equality, such as
 maps, cannot be counted; such an input is passed on as it comes.
+
+In several buckets a stage finds the old row of a key only if it lies where the new one goes. Upserts are bucketed by what the
+stage compares; where that is not part of their primary key, a table by primary key goes before it (`insert_routes`). On
+executors the output and a union with answers of stages take what tasks of stages emit, so sources are passed on by a stage
+there (`pass_on_sources`).
 """
 
 from __future__ import annotations
@@ -15,12 +20,29 @@ from __future__ import annotations
 from dataclasses import replace
 
 from zset_join.core.errors import PlanError
-from zset_join.plan.tree import Apply, Merge, Node, Operate, Read, Root, each_root, rebuilt, takes_as_is, with_columns
+from zset_join.expressions.rows import named
+from zset_join.plan.row_steps import SelectStep
+from zset_join.plan.tree import (
+    Apply,
+    Forward,
+    Merge,
+    Node,
+    Operate,
+    Read,
+    Root,
+    each_root,
+    is_derived,
+    rebuilt,
+    takes_as_is,
+    visible,
+    with_columns,
+)
 from zset_join.shapes.aggregate import check_grouping
+from zset_join.stages.aggregate import AggregateRequest
 from zset_join.stages.latest import LatestRequest
-from zset_join.stages.unchanged import UnchangedRequest
+from zset_join.stages.unchanged import RouteRequest, UnchangedRequest
 
-__all__ = ["count_rows", "derive_keys", "normalise_upserts"]
+__all__ = ["count_rows", "derive_keys", "insert_routes", "normalise_upserts", "pass_on_sources", "reduce_first"]
 
 
 def normalise_upserts(root: Root) -> Root:
@@ -91,3 +113,68 @@ def _can_be_counted(node: Read) -> bool:
     except PlanError:
         return False
     return True
+
+
+def pass_on_sources(root: Root) -> Root:
+    """Return a tree whose output and mixed unions are fed by stages alone, and whose output has no hidden column."""
+
+    def change(node: Node) -> Node:
+        if isinstance(node, Merge) and len({_is_of_source(part) for part in node.parts}) > 1:
+            return Merge(tuple(_passed_on(part) for part in node.parts))
+        return node
+
+    return each_root(rebuilt(root, change), _shown)
+
+
+def _shown(root: Node) -> Node:
+    """Return the rows of a view behind a stage, without hidden columns."""
+    changed = _passed_on(root)
+    if not changed.hidden:
+        return changed
+    return Apply(changed, SelectStep(tuple((name, named(name)) for name in visible(changed))))
+
+
+def _passed_on(node: Node) -> Node:
+    return Operate(UnchangedRequest(), (node,)) if _is_of_source(node) else node
+
+
+def _is_of_source(node: Node) -> bool:
+    """Return whether rows come from sources without a stage; a union of such rows is one stream."""
+    match node:
+        case Read():
+            return True
+        case Apply(child):
+            return _is_of_source(child)
+        case Merge(parts):
+            return all(map(_is_of_source, parts))
+        case Operate():
+            return False
+
+
+def insert_routes(root: Root, *, buckets: int | None) -> Root:
+    """Return a tree whose stages are given every change in the bucket of the row it replaces."""
+    if buckets == 1:
+        return root
+
+    def change(node: Node) -> Node:
+        if not isinstance(node, Operate) or isinstance(node, Forward):
+            return node
+        inputs = list(node.inputs)
+        for place, (child, wanted) in enumerate(zip(node.inputs, node.stage.inputs, strict=True)):
+            relation = child.relation
+            if relation.mode == "upsert" and not set(wanted.key) <= set(relation.primary_key):
+                inputs[place] = Forward(RouteRequest(wanted.key), (child,))
+        return node if inputs == list(node.inputs) else replace(node, inputs=tuple(inputs))
+
+    return rebuilt(root, change)
+
+
+def reduce_first(root: Root) -> Root:
+    """Return a tree whose groups over answers of stages are fed sums where that is the same."""
+
+    def change(node: Node) -> Node:
+        if isinstance(node, Operate) and isinstance(node.request, AggregateRequest) and is_derived(node.inputs[0]):
+            return replace(node, request=replace(node.request, reduces=True))
+        return node
+
+    return rebuilt(root, change)

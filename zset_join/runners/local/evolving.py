@@ -14,7 +14,7 @@ the old query or the new one. See `zset_join.runners.local.rebuilding` for what 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -298,6 +298,13 @@ class Evolution:
             return True
         before, after = (plan.output_of(name).schema for plan in (self.origin.plan, self.plan))
         return (before.names, before.types) != (after.names, after.types)
+
+    def new_views(self, given: Collection[str]) -> list[str]:
+        """Return the views of the new plan whose outputs are new: those given, and those that were absent."""
+        names, had = [view.name for view in self.plan.views], {view.name for view in self.origin.plan.views}
+        if given and len(names) == 1:  # whatever it is called
+            return names
+        return [name for name in names if name in given or name not in had]
 
     def beginnings(self, answers: Mapping[str, ZSet]) -> dict[str, ZSet]:
         """Return all rows of the views whose new outputs begin with the change, by name."""

@@ -56,7 +56,7 @@ def _itself(value: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class LoggedStage:
-    """A stage of a query with what its buckets keep, and where its rows go."""
+    """A stage of a query with what its buckets keep, and one place where its rows go."""
 
     number: int  # in the order of an epoch
     stage: Stage
@@ -90,8 +90,9 @@ def explain_from_logs(
 ) -> RowHistory:
     """Return how the rows of a view with given values came and went."""
     search = _Search(files, options, row, rows_with(requested_values(view, row)), most_changes)
+    numbered = {one.number: one.stage for one in stages}
     for one in reversed(stages):
-        search.stage(one, None if one.target is None else stages[one.target[0]].stage.inputs[one.target[1]])
+        search.stage(one, None if one.target is None else numbered[one.target[0]].inputs[one.target[1]])
     return search.history(stages)
 
 
@@ -210,7 +211,8 @@ class _Search:
             given = one.stage.inputs[side]
             change = input_change(given.relation.name, found.epoch.changes[side], at)
             if side in one.streams:
-                self.epochs[epoch].changes.append(change)
+                known = self.epochs[epoch].changes
+                known += [] if change in known else [change]  # a stage may be used several times
                 continue
             (key,) = _keys([change.row], _names(given))
             self.requests[one.number, side].setdefault(epoch, {})[key] = change

@@ -102,8 +102,13 @@ class ChangingOnExecutors(ChangingQuery):
     def changed(self, view: Any, terms: ChangeTerms) -> tuple[PlanDiff, ChangeableWriter]:
         other = _writer_of(view, self._writer)
         after: ChangeableWriter = self._writer.changed_to(other)
-        given = {"query": after.planned, "after": after.on_executors(), "is_given": any(other.chosen_sinks.values())}
+        given = {"query": after.planned, "after": after.on_executors(), "given": [*other.chosen_sinks]}
         return self._call("evolve", **given, terms=terms), after
+
+    def started(self, after: ChangeableWriter, diff: PlanDiff) -> Any:
+        started = super().started(after, diff)
+        started.changing.before = self._writer
+        return started
 
     def undone(self) -> tuple[PlanDiff, ChangeableWriter]:
         if self.before is None:

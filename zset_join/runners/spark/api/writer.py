@@ -141,7 +141,7 @@ class JoinStreamWriter:
         self._options: dict[str, Any] = {}
         self._name: str | None = None
         self._trigger: dict[str, Any] = {}
-        self._outputs: list[ChosenOutput] = []
+        self._outputs: dict[str, list[ChosenOutput]] = {}
         self._sinks: dict[str, list[ChosenSink]] = {query.name: []}
         self._view = query.name
 
@@ -329,7 +329,7 @@ class JoinStreamWriter:
         query = self._here()
         stages = [node.stage for node in query.plan.nodes]
         with explained_for(self._lookup_options(stages, 1)):
-            outputs = [f"Output to {output.describe()}" for output in self._outputs]
+            outputs = [f"Output to {output.describe()}" for chosen in self._outputs.values() for output in chosen]
             budget = budget_of(query.session, QueryOptions.draft(self._query_options))
             place = f"Runs on the driver ({self._choice().reason}): budget {budget:,} bytes of state"
             print("\n".join([*outputs, place, query.plan.explain(buckets=1)]))  # noqa: T201 - as above
@@ -394,13 +394,19 @@ class JoinStreamWriter:
         before = dict(zip(other._view_names, self._sinks.values(), strict=False)) if is_one else self._sinks
         chosen = {view: other._sinks.get(view) or before.get(view) or [] for view in other._view_names}
         after._sinks = {view: [one.again() for one in sinks] for view, sinks in chosen.items()}
-        after._outputs = [*(other._outputs or self._outputs)] if is_one else [*self._outputs, *other._outputs]
+        had = dict(zip(other._view_names, self._outputs.values(), strict=False)) if is_one else self._outputs
+        after._outputs = {view: other._outputs.get(view) or had.get(view) or [] for view in other._view_names}
         return after
 
     def with_outputs_of(self, other: JoinStreamWriter) -> JoinStreamWriter:
-        """Return a writer of this query that writes to the outputs of another one of one view."""
-        after, (chosen,) = type(self).__new__(type(self)), other._sinks.values()
-        vars(after).update(vars(self), _outputs=[*other._outputs], _sinks={self._view: [one.again() for one in chosen]})
+        """Return a writer of this query whose views write to the outputs that they have in another one, if any."""
+        after, is_one = type(self).__new__(type(self)), len(self._view_names) == len(other._view_names) == 1
+        of = (
+            dict(zip(self._view_names, other._view_names, strict=True)) if is_one else {view: view for view in self._view_names}
+        )
+        outputs = {view: other._outputs.get(of[view], []) for view in self._view_names}
+        sinks = {view: [one.again() for one in other._sinks.get(of[view], ())] for view in self._view_names}
+        vars(after).update(vars(self), _outputs=outputs, _sinks=sinks)
         return after
 
     def changed_to_plan(self, query: PlannedQuery) -> JoinStreamWriter:
@@ -495,7 +501,8 @@ class JoinStreamWriter:
         plan = self.placed
         limited_join(plan.planned_stages, options.buffer_limit)
         self._check_output()
-        encoded_schema(plan.output.schema, format_named("weight"))
+        for relation in plan.outputs.values():
+            encoded_schema(relation.schema, format_named("weight"))
         session, stages = plan.session, [one.stage for one in plan.planned_stages]
         warmed_up(session, stages, options)
         check_session(session)
@@ -511,7 +518,7 @@ class JoinStreamWriter:
             options,
             buckets=buckets,
             more=self._lookup_options(stages, buckets),
-            output=SeveralOutputs(self._outputs),
+            output=SeveralOutputs({view: self._outputs.get(view, ()) for view in self._view_names}),
             dead_letter_path=dead_letters_place(options, "quarantine"),
         )
         runner.name = self._name or runner.name
@@ -519,7 +526,8 @@ class JoinStreamWriter:
         return runner, tagged, options.checkpoint_location
 
     def _sent(self, runner: EpochRunner, tagged: TaggedStreams) -> ExecutorSettings:
-        return sent_to_executors(runner, tagged, self._outputs, [one for sinks in self._sinks.values() for one in sinks])
+        outputs = {view: self._outputs.get(view, []) for view in self._view_names}
+        return sent_to_executors(runner, tagged, outputs, self._sinks)
 
     def _handle(self, runner: EpochRunner, tagged: TaggedStreams) -> ServedHandle:
         """Return the view of the query that a client of Spark Connect has."""
@@ -540,7 +548,7 @@ class JoinStreamWriter:
         )
 
     def _check_output(self) -> None:
-        if not self._outputs:
+        if not any(self._outputs.values()):
             raise OptionError(
                 'no output was chosen; add .toDuckDB(path, table), .to("parquet", path=...), .toTable(name) or '
                 ".foreachBatch(function).",
@@ -569,12 +577,13 @@ class JoinStreamWriter:
         return chosen_mode(options, has_place=has_place, plan=self._here, expected=lambda: expected_state(self._here().streams))
 
     def _to(self, output: ChosenOutput, sink: ChosenSink | None = None) -> JoinStreamWriter:
-        if output.describe() in [chosen.describe() for chosen in self._outputs] and output.at_rest():
+        taken = [one.describe() for chosen in self._outputs.values() for one in chosen]
+        if output.describe() in taken and output.at_rest():
             raise OptionError(
                 f"the output {output.describe()} was chosen twice; each of several outputs has a place of its own.",
                 code="SAME_OUTPUT",
             )
-        self._outputs.append(output)
+        self._outputs.setdefault(self._view, []).append(output)
         self._sinks.setdefault(self._view, []).append(sink or ChosenSink(output.sink))
         return self
 

@@ -17,7 +17,7 @@ Limits: those of `executors_state`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from zset_join.checkpoint.record import CommitRecord
@@ -28,9 +28,8 @@ from zset_join.evolution.differences import PlanDiff
 from zset_join.query.several import PlannedQuery
 from zset_join.runners.local.evolving import Evolution
 from zset_join.runners.local.undoing import nothing_to_undo, terms_of_undo
-from zset_join.runners.spark.driver.executors_change import ChangedCheckpoint, ExecutorsForm, Given, planned_form
+from zset_join.runners.spark.driver.executors_change import ChangedCheckpoint, ExecutorsForm, planned_form
 from zset_join.runners.spark.driver.executors_state import ExecutorsState
-from zset_join.runners.spark.epoch.outputs import SelectiveOutput
 from zset_join.runners.spark.epoch.runner import EpochRunner
 from zset_join.zset import ZSet
 
@@ -42,11 +41,11 @@ def evolve_executors(
     query: PlannedQuery,
     after: EpochRunner,
     *,
-    is_given: bool = False,
+    given: Collection[str] = (),
     terms: ChangeTerms = NO_TERMS,
     gives_difference: bool = False,
 ) -> PlanDiff:
-    """Change a query between two epochs; its runner takes no epoch any more."""
+    """Change a query between two epochs; its runner takes no epoch any more. `given`: the views whose outputs are new."""
     with runner.lock:
         checkpoint = runner.checkpoint
         last = None if checkpoint is None else checkpoint.last
@@ -67,18 +66,22 @@ def evolve_executors(
             return planned_form(after.query, after.described(stored), state, evolution)
 
         def check_outputs(evolution: Evolution) -> None:
-            if is_given:
-                _check_new(after, checkpoint.query_id, last.epoch + 1)
-            elif evolution.begins(evolution.plan.view().name) or runner.relation.primary_key != after.relation.primary_key:
-                runner.output.check_altered(after.relation)
-
-        def check_rows(rows: ZSet) -> None:
-            if not is_given and isinstance(runner.output, SelectiveOutput) and rows.schema.names == runner.schema.names:
-                runner.output.check_change(last.epoch + 1, rows)
+            new = evolution.new_views(given)
+            _check_new(after, new, checkpoint.query_id, last.epoch + 1)
+            for view in {one.name for one in evolution.plan.views} - {*new}:
+                before, relation = (plan.output_of(view) for plan in (evolution.origin.plan, evolution.plan))
+                if evolution.begins(view) or before.primary_key != relation.primary_key:
+                    runner.output.check_altered(view, relation)
 
         try:
             with changed.built(query, form, terms=terms, check=check_outputs) as change:
-                diff = change.commit(Given.ALL_ROWS if is_given else Given.DIFFERENCE, check_rows=check_rows)
+                new, plan = change.evolution.new_views(given), change.evolution.origin.plan
+
+                def check_rows(view: str, rows: ZSet) -> None:
+                    if view not in new and rows.schema.names == plan.output_of(view).schema.names:
+                        runner.output.check_change(view, last.epoch + 1, rows)
+
+                diff = change.commit(new, check_rows=check_rows)
         finally:
             runner.has_ended = checkpoint.last is not last  # what fails behind the commit undoes nothing
         if gives_difference:
@@ -116,11 +119,12 @@ def undo_executors(
         return evolve_executors(runner, *before, terms=terms, gives_difference=gives_difference)
 
 
-def _check_new(after: EpochRunner, query_id: str, epoch: int) -> None:
-    """Refuse outputs of a new query that have epochs: they would hold rows of before twice."""
-    after.output.open(after.relation, query_id)
+def _check_new(after: EpochRunner, views: Collection[str], query_id: str, epoch: int) -> None:
+    """Refuse new outputs that have epochs: they would hold rows of before twice."""
+    outputs = after.output.of_views(views)
+    outputs.open(after.relations, query_id)
     try:
         link = ChainLink("", begins=True)
-        after.output.lacking(CommitRecord(query_id=query_id, epoch=epoch, processing_time_us=None, link=link))
+        outputs.lacking(CommitRecord(query_id=query_id, epoch=epoch, processing_time_us=None, link=link))
     finally:
-        after.output.close()
+        outputs.close()

@@ -28,7 +28,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from zset_join.changelog import format_named
-from zset_join.core.errors import OptionError
 from zset_join.core.options import KeepState
 from zset_join.core.row_conversion import take_rows
 from zset_join.plan.query_plan import QueryPlan
@@ -204,15 +203,7 @@ class WrittenQuery:
         return DriverQuery(plan=plan, streams=used, has_several=isinstance(self._tree.root, Views))
 
     def placed(self, keep_state: KeepState = "all") -> PlacedQuery:
-        """Return the query on executors, with its stages in their places; several views are refused."""
-        if isinstance(self._tree.root, Views):
-            names = list(self._tree.root.names)
-            raise OptionError(
-                f"the views {names} are one query on the driver only; executors run one view. Add "
-                '.option("execution", "driver"), or start a query for each view.',
-                code="NOT_APPLICABLE",
-                views=names,
-            )
+        """Return the query on executors, with its stages in their places."""
         if keep_state not in self._placed:
             self._placed[keep_state] = placed_query(self._tree, name=self.name, keep_state=keep_state)
         return self._placed[keep_state]

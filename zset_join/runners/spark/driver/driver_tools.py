@@ -6,7 +6,7 @@ everything that arrived with what every output that can be read back holds. On e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -140,7 +140,7 @@ class ExecutorTools:
         from zset_join.runners.spark.tools.verification import given_tables, verify
 
         given = given_tables(self._runner.query, left_df=left_df, right_df=right_df, tables=tables)
-        return verify(self._runner.query, self._runner, given=given, **options)
+        return verify(self._runner, given=given, **options)
 
     def explain_row(self, row: Mapping[str, Any], *, most_rows: int) -> RowHistory:
         from zset_join.runners.spark.tools.logged_stages import explain_row
@@ -148,11 +148,11 @@ class ExecutorTools:
         return explain_row(self._runner.query, self._runner, row, most_rows=most_rows)
 
     def evolve(
-        self, query: PlannedQuery, after: EpochRunner | ExecutorSettings, terms: ChangeTerms, *, is_given: bool
+        self, query: PlannedQuery, after: EpochRunner | ExecutorSettings, terms: ChangeTerms, *, given: Collection[str]
     ) -> PlanDiff:
         """Change the query between two epochs; where it was sent here, outputs are given the difference now."""
         runner, is_sent = self._made(after), not isinstance(after, EpochRunner)
-        return evolve_executors(self._runner, query, runner, is_given=is_given, terms=terms, gives_difference=is_sent)
+        return evolve_executors(self._runner, query, runner, given=given, terms=terms, gives_difference=is_sent)
 
     def undo(self, query: PlannedQuery | None = None, after: EpochRunner | ExecutorSettings | None = None) -> PlanDiff:
         """Go back to the query before the last change, as `evolve`."""
@@ -162,10 +162,10 @@ class ExecutorTools:
     def _made(self, after: EpochRunner | ExecutorSettings) -> EpochRunner:
         return after if isinstance(after, EpochRunner) else after.runner(self._runner.query.session)
 
-    def view_rows(self, view: str, values: Mapping[str, Any], *, most_rows: int) -> tuple[ZSet, int]:  # noqa: ARG002 - the only one
+    def view_rows(self, view: str, values: Mapping[str, Any], *, most_rows: int) -> tuple[ZSet, int]:
         from zset_join.runners.spark.tools.verification import emitted_rows
 
-        return emitted_rows(self._runner, values, most_rows=most_rows)
+        return emitted_rows(self._runner, view, values, most_rows=most_rows)
 
 
 def _refuse_given(given: Mapping[str, Any]) -> None:

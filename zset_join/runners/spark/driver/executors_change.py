@@ -10,10 +10,9 @@ Disk: snapshots of what is built. One Spark job per stage that is built, where t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
-from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from zset_join.checkpoint.changed_plans import ChangedPlan
@@ -44,7 +43,7 @@ from zset_join.zset.protocol import NOTHING_DUE, NextDue, due_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["ChangedCheckpoint", "ExecutorsChange", "ExecutorsForm", "FormOf", "Given", "form_before", "planned_form"]
+__all__ = ["ChangedCheckpoint", "ExecutorsChange", "ExecutorsForm", "FormOf", "form_before", "planned_form"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,13 +96,6 @@ def form_before(changed: ChangedPlan) -> ExecutorsForm:
     return ExecutorsForm(description=written["description"], plan=written["plan"], on_driver=on_driver)
 
 
-class Given(Enum):
-    """What outputs are given of a change."""
-
-    DIFFERENCE = "difference"  # they continue; columns may come behind those that they have
-    ALL_ROWS = "all rows"  # they are new
-
-
 @dataclass(frozen=True, kw_only=True)
 class ExecutorsChange:
     """Writer of a change."""
@@ -126,30 +118,37 @@ class ExecutorsChange:
         assert last is not None  # noqa: S101 - without an epoch there is nothing to change
         return last
 
-    def commit(self, given: Given, *, check_rows: Callable[[ZSet], None] = lambda _: None) -> PlanDiff:
-        """Let the change count: its snapshots and what outputs are given are written, then the record that names them."""
+    def commit(self, new: Collection[str], *, check_rows: Callable[[str, ZSet], None] = lambda *_: None) -> PlanDiff:
+        """Let the change count: its snapshots and what outputs are given are written, then the record that names them.
+
+        Args:
+            new: the views whose outputs are new, and are given all rows; others are given the difference, with columns that may
+                come behind those that they have.
+            check_rows: refuses the difference of a view.
+        """
         checkpoint, tick, known = self.checkpoint, self.tick, self.checkpoint.changed
-        view = self.evolution.plan.view().name
+        views = [view.name for view in self.evolution.plan.views]
         diff = self.evolution.diff()
-        answer = diff.answers([view])[view]
-        check_rows(answer)
-        altered = (view,) if given is not Given.ALL_ROWS and self.evolution.adds_columns(view) else ()
+        answers = diff.answers(views)
+        for view, answer in answers.items():
+            check_rows(view, answer)
+        altered = tuple(view for view in views if view not in new and self.evolution.adds_columns(view))
         histories, dues = self._histories()
-        rows = self.evolution.rows_after(view) if given is Given.ALL_ROWS else None
+        rows = {view: self.evolution.rows_after(view) for view in views if view in new}
         record = CommitRecord(
             query_id=checkpoint.query_id,
             epoch=tick.epoch,
             processing_time_us=tick.processing_time_us,
             histories=histories,
             dues=dues,
-            parts=tuple(written_parts(checkpoint.files, tick, answer, rows)),
+            parts=tuple(written_parts(checkpoint.files, tick, answers, rows)),
             progress={
                 "epoch": tick.epoch,
                 "rows_in": {},
                 "retractions_in": {},
                 "quarantined": {},
-                "delta_rows": len(answer),
-                "retractions": int((answer.weights < 0).sum()),
+                "delta_rows": sum(map(len, answers.values())),
+                "retractions": sum(int((answer.weights < 0).sum()) for answer in answers.values()),
                 LATE_ROWS_TOTAL: dict(self._last.late_rows),
                 **late_change_counts((), self._last.progress),
             },
@@ -163,7 +162,7 @@ class ExecutorsChange:
             description=self.after.description,
             plan=self.after.plan,
             sources=tuple(self.after.plan["plan"]["sources"]),
-            begins=(view,) if given is Given.ALL_ROWS else altered,
+            begins=(*rows, *altered),
             altered=altered,
             is_unseen=True,
             undo_epochs=self.undo_epochs,

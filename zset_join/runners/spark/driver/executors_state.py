@@ -36,8 +36,6 @@ from zset_join.core.shown_values import counted
 from zset_join.evolution.changed_columns import ChangeTerms
 from zset_join.evolution.differences import PlanDiff
 from zset_join.plan.query_plan import QueryPlan
-from zset_join.query.several import PlannedQuery
-from zset_join.query.view import View
 from zset_join.runners.common.event_clock import stage_watermark
 from zset_join.runners.local.checkpoint_diff import LeasedCheckpoint, diff_of_checkpoint, evolution_to, nothing_committed
 from zset_join.runners.local.evolving import Evolution, EvolutionStart
@@ -120,13 +118,9 @@ class ExecutorsState:
     moved: MovedTables = field(repr=False)
 
     def evolution_to(self, query: Query, terms: ChangeTerms) -> Evolution:
-        """Return how the query comes to another one; one of several views, or of other streams, is refused."""
-        folder = self.committed.files.folder
-        views = 1 if isinstance(query, View) else len(query.plan.views if isinstance(query, PlannedQuery) else query)
-        if views > 1:
-            reason, rows = "the other query has several views, which executors do not run", _rows_held(self.committed.last)
-            raise _refused(folder.location, reason, rows)
-        return evolution_to(query, self.start, self.other.description, terms, has_clock=reads_start(folder))
+        """Return how the query comes to another one; one of other streams is refused."""
+        clock = reads_start(self.committed.files.folder)
+        return evolution_to(query, self.start, self.other.description, terms, has_clock=clock)
 
 
 def diff_of_executors(location: str, query: Query, **given: Any) -> PlanDiff:

@@ -22,6 +22,7 @@ from zset_join.runners.spark.driver.driver_query import DriverQuery
 from zset_join.runners.spark.frames.facts import is_connect
 from zset_join.runners.spark.planning.other_mode import (
     READS_OTHERWISE,
+    SEVERAL_VIEWS,
     WAITS_FOR_TIME,
     OtherMode,
     description_digest,
@@ -118,6 +119,8 @@ def write_draft(location: str, draft: OtherMode) -> None:
 
 def _refused(placed: PlacedQuery, here: DriverQuery) -> str | None:
     """Return why the state of a query cannot be moved, as far as its plans show."""
+    if len(here.plan.views) > 1:
+        return SEVERAL_VIEWS
     read_there = [stream.name for stream in placed.streams]
     if read_there != list(here.streams):
         return f"{READS_OTHERWISE}executors read {read_there}, the driver {list(here.streams)}"

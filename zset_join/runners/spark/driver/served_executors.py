@@ -71,7 +71,10 @@ class ExecutorSettings:
         if tagged.baseline is not None and not has_commits(self.options.checkpoint_location):
             # Resolved in the time zone that the client chose, before the settings of a job count.
             tagged = replace(tagged, baseline=analysed(tagged.baseline, f"zset_join_baseline_{uuid.uuid4().hex}"))
-        made = [output_named(one[0], one[1]) if isinstance(one, tuple) else one for one in outputs]
+        made = {
+            view: [output_named(one[0], one[1]) if isinstance(one, tuple) else one for one in chosen]
+            for view, chosen in outputs.items()
+        }
         runner = EpochRunner(
             query,
             tagged,
@@ -86,22 +89,27 @@ class ExecutorSettings:
 
 
 def sent_to_executors(
-    runner: EpochRunner, tagged: TaggedStreams, outputs: Sequence[ChosenOutput], sinks: Sequence[ChosenSink]
+    runner: EpochRunner,
+    tagged: TaggedStreams,
+    outputs: Mapping[str, Sequence[ChosenOutput]],
+    sinks: Mapping[str, Sequence[ChosenSink]],
 ) -> ExecutorSettings:
     """Return a query as it travels."""
     # Planned here, where the session of the program is.
-    _ = runner.query.fused_stages, runner.query.output, runner.query.is_served
-    named = [one.written() for one in sinks]
-    sent: list[SentOutput] = [
-        output if name is None else (name, options) for output, (name, options) in zip(outputs, named, strict=True)
-    ]
+    _ = runner.query.fused_stages, runner.query.outputs, runner.query.is_served
+    sent: dict[str, list[SentOutput]] = {}
+    for view, chosen in outputs.items():
+        named = [one.written() for one in sinks.get(view, ())]
+        sent[view] = [
+            output if name is None else (name, options) for output, (name, options) in zip(chosen, named, strict=True)
+        ]
     return ExecutorSettings(
         content=packed_with_frames((runner.query, tagged, runner.operator_options.more, sent)),
         options=runner.options,
         buckets=runner.buckets,
         dead_letters=runner.dead_letters,
         name=runner.name,
-        needs_session=any(isinstance(one.sink, TakesSession) for one in outputs),
+        needs_session=any(isinstance(one.sink, TakesSession) for chosen in outputs.values() for one in chosen),
     )
 
 

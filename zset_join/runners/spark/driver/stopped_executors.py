@@ -35,7 +35,6 @@ from zset_join.runners.spark.driver.executors_change import (
     ChangedCheckpoint,
     ExecutorsForm,
     FormOf,
-    Given,
     form_before,
     planned_form,
 )
@@ -91,7 +90,7 @@ def evolve_stopped_executors(
             session=lambda: placed.session,
             undo_epochs=kept if undo_epochs is None else undo_epochs,
         )
-        return _changed(changed, query, form, Given.ALL_ROWS if new_tables else Given.DIFFERENCE, terms)
+        return _changed(changed, query, form, new_tables, terms)
 
 
 @progress_line("changing the query")
@@ -102,10 +101,9 @@ def undo_stopped_executors(location: str, session: Callable[[], SparkSession], *
         assert changed is not None  # noqa: S101 - it can be undone
         before = form_before(changed)
         plan = replace(QueryPlan.from_json(before.on_driver.plan["plan"]), state_names=())
-        query = PlannedQuery(plan=plan, readings={}, has_several=False)
+        query = PlannedQuery(plan=plan, readings={}, has_several=len(plan.views) > 1)
         stopped = ChangedCheckpoint(location=location, checkpoint=checkpoint, session=session, undo_epochs=changed.undo_epochs)
-        given = Given.ALL_ROWS if new_tables else Given.DIFFERENCE
-        return _changed(stopped, query, lambda *_: before, given, terms)
+        return _changed(stopped, query, lambda *_: before, new_tables, terms)
 
 
 @contextmanager
@@ -145,16 +143,21 @@ def _check_finished(location: str, checkpoint: Checkpoint) -> None:
         )
 
 
-def _changed(changed: ChangedCheckpoint, query: PlannedQuery, form: FormOf, given: Given, terms: ChangeTerms) -> PlanDiff:
+def _changed(
+    changed: ChangedCheckpoint, query: PlannedQuery, form: FormOf, new_tables: Collection[str], terms: ChangeTerms
+) -> PlanDiff:
     """Build the changed stages and commit them; the next start passes the difference to the outputs."""
-    check = _check_columns_of_view if given is Given.DIFFERENCE else None
+
+    def check(evolution: Evolution) -> None:
+        for view in {one.name for one in evolution.plan.views} - {*evolution.new_views(new_tables)}:
+            _check_columns_of_view(evolution, view)
+
     with changed.built(query, form, terms=terms, check=check) as change:
-        return change.commit(given)
+        return change.commit(change.evolution.new_views(new_tables))
 
 
-def _check_columns_of_view(evolution: Evolution) -> None:
+def _check_columns_of_view(evolution: Evolution, name: str) -> None:
     """Reject columns that a kept output cannot store."""
-    name = evolution.plan.view().name
     before, after = (plan.output_of(name) for plan in (evolution.origin.plan, evolution.plan))
     is_longer = not evolution.begins(name) or evolution.adds_columns(name)
     if is_longer and before.primary_key == after.primary_key:

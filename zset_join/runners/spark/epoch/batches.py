@@ -14,6 +14,7 @@ and refused when it has other input. On executors the start that follows gives o
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -33,7 +34,7 @@ __all__ = [
     "change_rows",
     "check_same_batch",
     "epoch_before",
-    "given_change",
+    "given_changes",
     "has_ended",
     "is_completed",
     "offsets_digest",
@@ -93,22 +94,35 @@ def check_same_batch(checkpoint: Checkpoint, epoch: int, read: str | None) -> No
     )
 
 
-def written_parts(files: CheckpointFiles, tick: Tick, difference: ZSet, begins: ZSet | None) -> list[PartEntry]:
-    """Write a difference, and all rows where outputs begin with it, so that any output can be given them."""
-    given = {_CHANGE: difference} | ({} if begins is None else {_BEGIN: begins})
+def written_parts(
+    files: CheckpointFiles, tick: Tick, differences: Mapping[str, ZSet], begins: Mapping[str, ZSet]
+) -> list[PartEntry]:
+    """Write the differences of views, and all rows of those whose outputs begin, so that any output can be given them."""
+    given = [(_CHANGE, view, rows) for view, rows in differences.items()]
+    given += [(_BEGIN, view, rows) for view, rows in begins.items()]
     writer = ArrowParts(durable=True)
-    return [replace(part, way=way) for way, rows in given.items() for part in writer.write(files, 0, tick, rows.schema, [rows])]
+    return [
+        replace(part, way=way, view=view)
+        for way, view, rows in given
+        for part in writer.write(files, 0, tick, rows.schema, [rows])
+    ]
 
 
-def given_change(checkpoint: Checkpoint) -> CommitRecord | None:
-    """Return the record of a change that no batch has followed, with the parts that outputs are given; None where one has."""
+def given_changes(checkpoint: Checkpoint, views: Sequence[str]) -> dict[str, CommitRecord]:
+    """Return, by view, the record of a change that no batch has followed, with what its outputs are given; {} where one has."""
     last, changed = checkpoint.last, checkpoint.changed
     if last is None or changed is None or changed.epoch != last.epoch:
-        return None
-    begins = bool({*changed.begins} - {*changed.altered})  # outputs of before do not continue
-    link = last.link if last.link is None or not begins else replace(last.link, begins=True)
-    way = _BEGIN if begins else _CHANGE
-    return replace(last, link=link, parts=tuple(part for part in last.parts if part.way == way))
+        return {}
+    new = {*changed.begins} - {*changed.altered}  # outputs of before do not continue
+    given = {}
+    for view in views:
+        names = {view} if len(views) > 1 else {view, *new, *(part.view for part in last.parts)}  # the only one has any name
+        begins = bool(new & names)
+        link = last.link if last.link is None or not begins else replace(last.link, begins=True)
+        way = _BEGIN if begins else _CHANGE
+        parts = tuple(part for part in last.parts if part.way == way and part.view in names)
+        given[view] = replace(last, link=link, parts=parts)
+    return given
 
 
 def change_rows(files: CheckpointFiles, change: CommitRecord, schema: pa.Schema) -> ZSet:

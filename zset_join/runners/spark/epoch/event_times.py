@@ -30,7 +30,7 @@ from zset_join.core.epochs import Tick
 from zset_join.core.shown_values import shown_value
 from zset_join.runners.common.event_clock import EventClock, stage_watermark
 from zset_join.runners.common.stage_bucket import check_stages
-from zset_join.runners.spark.planning.stages import PlannedStage
+from zset_join.runners.spark.planning.stages import PlannedStage, senders_of
 from zset_join.runners.spark.rows.layout import REJECTED, TARGET, SlotLayout
 from zset_join.stages import StageOptions
 
@@ -218,9 +218,8 @@ def _waited_for(planned_stages: Sequence[PlannedStage]) -> dict[int, dict[str, N
                 continue
             if side in one.streams:
                 names[one.streams[side].name] = None
-            for sender in planned_stages:
-                if (sender.target, sender.side) == (one.number, side):
-                    names |= reached[sender.number]
+            for sender, _ in senders_of(planned_stages, one.number, side):
+                names |= reached[sender.number]
         reached[one.number] = names
     return reached
 

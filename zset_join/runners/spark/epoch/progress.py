@@ -121,7 +121,8 @@ def epoch_counts(
     fan_outs = [receipt.fan_out for receipt in receipts if receipt.fan_out is not None]
     warm = [receipt.is_warm for receipt in receipts if receipt.is_warm is not None]
     histories = record.histories.values()
-    answer = [part for part in record.parts if part.way == record.parts[0].way]  # several outputs may each have their own
+    ways = {part.view: part.way for part in reversed(record.parts)}  # several outputs of a view may each have their own
+    answer = [part for part in record.parts if part.way == ways[part.view]]
     return {
         "epoch": record.epoch,
         "rows_in": {

@@ -44,7 +44,7 @@ from zset_join.runners.spark.epoch.batches import (
     change_rows,
     check_same_batch,
     epoch_before,
-    given_change,
+    given_changes,
     has_ended,
     is_completed,
     offsets_digest,
@@ -54,7 +54,6 @@ from zset_join.runners.spark.epoch.event_times import EventTimes
 from zset_join.runners.spark.epoch.failures import disk_failure, lost_records
 from zset_join.runners.spark.epoch.heartbeat import Heartbeat
 from zset_join.runners.spark.epoch.lookup_rows import keep_epoch_rows
-from zset_join.runners.spark.epoch.outputs import Output, SelectiveOutput
 from zset_join.runners.spark.epoch.progress import (
     ProgressLog,
     epoch_counts,
@@ -94,7 +93,7 @@ class EpochRunner:
         options: QueryOptions,
         *,
         buckets: int,
-        output: Output,
+        output: SeveralOutputs,
         dead_letter_path: str,
         more: Mapping[str, Any] | None = None,
     ) -> None:
@@ -113,9 +112,7 @@ class EpochRunner:
         self.options = options
         self.buckets = buckets
         self.output = output
-        if isinstance(output, SelectiveOutput):
-            output.quarantines = options.on_bad_input == "quarantine"
-            output.dead_letter_path = dead_letter_path
+        output.set_aside_in(dead_letter_path, quarantines=options.on_bad_input == "quarantine")
         self.dead_letters = dead_letter_path
         self.buffer = QueryBuffer(limited_join(query.planned_stages, options.buffer_limit), options.buffer_limit, buckets)
         shared = buckets * max(1, hybrid_stages(query.planned_stages, options))
@@ -164,10 +161,9 @@ class EpochRunner:
 
     def _give_change(self, checkpoint: Checkpoint) -> None:
         """Give outputs a change of the query that no batch has followed; functions, at every start."""
-        change = given_change(checkpoint)
-        if change is not None and not self.output.has(change):
-            rows = change_rows(checkpoint.files, change, self.schema)
-            rejected = self.output.give_change(self.query.session, checkpoint.files, change, rows)
+        for view, change in given_changes(checkpoint, [*self.relations]).items():
+            rows = change_rows(checkpoint.files, change, self.relations[view].schema)
+            rejected = self.output.give_change(self.query.session, checkpoint.files, view, change, rows)
             publish_dead_letters(self.dead_letters, self._letters(checkpoint, change.epoch, rejected))
 
     def _open(self, query_id: str) -> None:
@@ -186,9 +182,10 @@ class EpochRunner:
             owner=self.owner,
             begins=False,
         )
-        changed = checkpoint.changed
-        may_lack = given_change(checkpoint) is not None and changed is not None and bool(changed.altered)
-        self.output.open(self.relation, query_id, may_lack_columns=may_lack)
+        changed, views = checkpoint.changed, [*self.relations]
+        altered = () if changed is None or not given_changes(checkpoint, views) else changed.altered
+        may_lack = views if altered and len(views) == 1 else altered
+        self.output.open(self.relations, query_id, may_lack_columns=may_lack)
         self.is_open = True
         self.operator_options = replace(self.operator_options, hash_seed=seed_of_query(query_id))
         self._topic_ids = self._topics.start({} if checkpoint.last is None else checkpoint.last.positions)
@@ -208,9 +205,10 @@ class EpochRunner:
 
     def _check_lacking(self, checkpoint: Checkpoint, last: CommitRecord) -> None:
         """Refuse an output without the last epoch, unless Spark gives that epoch again, or it is a change of the query."""
-        changed, change = checkpoint.changed, given_change(checkpoint)
-        if change is not None:
-            self.output.lacking(change)
+        changed, changes = checkpoint.changed, given_changes(checkpoint, [*self.relations])
+        if changes:
+            for view, change in changes.items():
+                self.output.lacking(change, [view])
             return
         lacking = self.output.lacking(last)
         batch = last.epoch - (0 if changed is None else changed.changes)
@@ -229,12 +227,13 @@ class EpochRunner:
             return self.query.query_explanation(self.output.describe(), replace(self.options, buckets=self.buckets))
 
     @property
-    def relation(self) -> Relation:
-        return self.query.output
+    def relations(self) -> Mapping[str, Relation]:
+        """Return the rows of the views."""
+        return self.query.outputs
 
     @property
     def schema(self) -> pa.Schema:
-        return self.relation.schema
+        return self.query.output.schema
 
     def __call__(self, batch: DataFrame, epoch: int) -> None:
         try:
@@ -276,7 +275,7 @@ class EpochRunner:
             if self.is_open:
                 yield
                 return
-            self.output.open(self.relation, self._opened().query_id)
+            self.output.open(self.relations, self._opened().query_id)
             try:
                 yield
             finally:
@@ -287,18 +286,6 @@ class EpochRunner:
         with self.pause():
             outputs = self.output.at_rest()
             return backup(self.options.checkpoint_location, directory, outputs=outputs, is_held=self.is_open)
-
-    def contents(self, session: SparkSession) -> dict[str, DataFrame]:
-        """Return all answers in every output that can be read back, while paused, by what `explain` calls it."""
-        if isinstance(self.output, SeveralOutputs):
-            return self.output.readable(session)
-        rows = self.output.contents(session)
-        return {} if rows is None else {self.output.describe(): rows}
-
-    def selective_output(self, name: str) -> SelectiveOutput | None:
-        """Return the output of a name in `contents`, where there are rows that it can never hold; "" names all."""
-        output = self.output.named(name) if name and isinstance(self.output, SeveralOutputs) else self.output
-        return output if isinstance(output, SelectiveOutput) else None
 
     def _outcome(self) -> EpochOutcome:
         """Return whether the epoch that ran last is committed."""
@@ -352,8 +339,6 @@ class EpochRunner:
 
     def checked_output(self, checkpoint: Checkpoint, answered: CommitRecord) -> CommitRecord:
         """Refuse, or set aside, the rows of an answer that the output can never hold, before the epoch is committed."""
-        if not isinstance(self.output, SelectiveOutput):
-            return answered
         rejected = self.output.put_aside(checkpoint.files, answered)
         if not rejected:
             return answered
@@ -362,7 +347,8 @@ class EpochRunner:
 
     def _letters(self, checkpoint: Checkpoint, epoch: int, rejected: dict[str, Rejected]) -> Sequence[PartEntry]:
         """Write the rows that outputs cannot hold to the dead letters."""
-        names, schemas = tuple(rejected), tuple(self.relation.schema for _ in rejected)
+        schemas_of = {self.output.known(view): relation.schema for view, relation in self.relations.items()}
+        names, schemas = tuple(rejected), tuple(schemas_of[self.output.view_of(name)] for name in rejected)
         letters = DeadLetters(directory=self.dead_letters, query_id=checkpoint.query_id, names=names, schemas=schemas)
         return letters.write(Tick(epoch), 0, rejected) if rejected else ()
 
@@ -454,7 +440,7 @@ class EpochRunner:
             tick=tick,
             buckets=buckets,
             options=self.operator_options,
-            parts=self.output.parts,
+            parts={view: self.output.parts(view) for view in self.relations},
             dead_letters=dead_letters_of(planned_stages, self.dead_letters, checkpoint.query_id),
             buffer=self.buffer,
             locality=self._locality,

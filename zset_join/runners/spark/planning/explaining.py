@@ -7,8 +7,8 @@ from typing import Any
 
 from zset_join.core.shown_values import shown_buckets
 from zset_join.plan.passes.fuse_stages import Fusing
-from zset_join.plan.row_steps import RowStep
-from zset_join.runners.spark.planning.stages import PlannedStage, Stream
+from zset_join.plan.row_steps import RowStep, relation_after
+from zset_join.runners.spark.planning.stages import PlannedStage, Stream, Use, ends_of, senders_of
 from zset_join.stages import Stage
 from zset_join.stages.stage import EquiJoin
 
@@ -16,9 +16,13 @@ __all__ = ["explained_query"]
 
 
 def explained_query(
-    planned_stages: Sequence[PlannedStage], fusings: Sequence[Fusing], *, buckets: int | None = None
+    planned_stages: Sequence[PlannedStage], fusings: Sequence[Fusing], *, buckets: int | None = None, views: Sequence[str]
 ) -> list[str]:
-    return _Explanation(planned_stages, fusings, buckets).rows(None, 0)
+    explanation, lines = _Explanation(planned_stages, fusings, buckets), list[str]()
+    for view in views:
+        rows = explanation.rows(ends_of(planned_stages, view))
+        lines += rows if len(views) == 1 else [f'View "{view}"', *_branch(rows, is_last=True)]
+    return lines
 
 
 class _Explanation:
@@ -26,40 +30,47 @@ class _Explanation:
         self._stages = planned_stages
         self._fusings = {(one.target, one.side): one for one in fusings}
         self._buckets = buckets
+        self._shown: set[int] = set()
 
-    def rows(self, target: int | None, side: int) -> list[str]:
-        """Return the lines for the rows of an input, or of the output."""
-        senders = [one for one in self._stages if (one.target, one.side) == (target, side)]
+    def rows(self, senders: Sequence[tuple[PlannedStage, Use]]) -> list[str]:
+        """Return the lines for the rows of an input, or of a view."""
         if len(senders) == 1:
-            return self._chain(senders[0])
+            return self._chain(*senders[0])
         lines = ["Union"]
         for at, sender in enumerate(senders):
-            lines += _branch(self._chain(sender), is_last=at == len(senders) - 1)
+            lines += _branch(self._chain(*sender), is_last=at == len(senders) - 1)
         return lines
 
-    def _chain(self, end: PlannedStage) -> list[str]:
+    def _before(self, planned: PlannedStage, side: int) -> list[tuple[PlannedStage, Use]]:
+        return senders_of(self._stages, planned.number, side)
+
+    def _chain(self, end: PlannedStage, use: Use) -> list[str]:
         """Return the steps behind a stage, and those before it for as long as one input leads to the next."""
         steps: list[tuple[RowStep | None, PlannedStage]] = []  # None: the stage itself
-        source: PlannedStage | None = end
-        while source is not None:
-            steps += [(step, source) for step in reversed(source.steps)]
-            if source.streams or len(source.stage.inputs) > 1:
+        source, of_source = end, use
+        senders: Sequence[tuple[PlannedStage, Use]] | None = None
+        while True:
+            steps += [(step, source) for step in reversed(of_source.steps)]
+            if source.streams or len(source.stage.inputs) > 1 or source.number in self._shown:
                 break
             steps.append((None, source))
-            before = [one for one in self._stages if one.target == source.number]
-            source, below = (before[0], source) if len(before) == 1 else (None, source)
+            senders = self._before(source, 0)
+            if len(senders) != 1:
+                break
+            ((source, of_source),), senders = senders, None
         lines: list[str] = []
         if steps:
-            key = ", ".join(end.after.primary_key)
+            key = ", ".join(relation_after(end.stage.output, use.steps).primary_key)
             lines.append(f"key: {key}" if key else "key: none; the view may hold equal rows")
         for depth, (step, planned) in enumerate(steps):
             branch = f"{'   ' * (depth - 1)}└─ " if depth else ""
             title, *facts = [step.describe()] if step is not None else planned.stage.explain(self._buckets)
             lines.append(f"{branch}{title}")
             if step is None:
+                self._shown.add(planned.number)
                 facts = [line.strip() for line in facts]
                 lines += [f"{'   ' * depth}   {line}" for line in (*facts, *self._shuffles(planned))]
-        found = self.rows(below.number, 0) if source is None else self._stage(source)
+        found = self._stage(source) if senders is None else self.rows(senders)
         indent = "   " * len(steps)
         first = f"{indent[3:]}└─ {found[0]}" if steps else found[0]
         return [*lines, first, *(f"{indent}{line}" for line in found[1:])]
@@ -70,8 +81,11 @@ class _Explanation:
         return [f"shuffles: {shuffled}", fusing.line(planned.stage.inputs[0].relation.name)]
 
     def _stage(self, planned: PlannedStage) -> list[str]:
-        """Return a stage with what it is fed."""
+        """Return a stage with what it is fed; the first line where another use has shown it."""
         stage = planned.stage
+        if planned.number in self._shown:
+            return [f"{stage.explain(self._buckets)[0]} (shown above, used again)"]
+        self._shown.add(planned.number)
         sides = range(len(stage.inputs))
         join = stage.equi_join
         lines = stage.explain(self._buckets) if join is None else self._join(planned, join)
@@ -104,17 +118,17 @@ class _Explanation:
 
     def _route(self, planned: PlannedStage, side: int) -> PlannedStage | None:
         """Return the route before an input; None where there is none."""
-        before = [one for one in self._stages if (one.target, one.side) == (planned.number, side)]
-        return before[0] if len(before) == 1 and before[0].stage.forwards else None
+        before = [one for one, use in self._before(planned, side) if one.stage.forwards and not use.steps]
+        return before[0] if len(before) == len(self._before(planned, side)) == 1 else None
 
     def _side(self, planned: PlannedStage, side: int) -> list[str]:
         if side in planned.streams:
             return [_explained(planned.streams[side])]
         route = self._route(planned, side)
         if route is None:
-            return self.rows(planned.number, side)
+            return self.rows(self._before(planned, side))
         inner = route.streams.get(0)
-        below = self.rows(route.number, 0) if inner is None else [_explained(inner)]
+        below = self.rows(self._before(route, 0)) if inner is None else [_explained(inner)]
         return [*route.stage.explain(self._buckets), *_branch(below, is_last=True)]
 
 

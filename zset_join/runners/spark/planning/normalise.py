@@ -32,7 +32,7 @@ from zset_join.runners.spark.rows.row_reading import RAW, REJECT, WEIGHT
 from zset_join.runners.spark.rows.schemas import spark_type
 from zset_join.stages import StageInput
 
-__all__ = ["TaggedStreams", "hashed_name", "hashed_type", "slot_bucket", "stage_bucket", "tag"]
+__all__ = ["TaggedStreams", "hashed_name", "hashed_type", "rows_for", "slot_bucket", "stage_bucket", "tag"]
 
 
 _MOST_DECIMAL_DIGITS = 38
@@ -50,10 +50,13 @@ class TaggedStreams:
 
     def rows_of(self, shuffled: DataFrame, numbers: Sequence[int]) -> DataFrame:
         """Return the rows that streams have for some stages."""
-        if set(numbers) == set(self.fed):
-            return shuffled
-        # Not deterministic, so that Spark leaves it behind the shuffle, which all stages share then.
-        return shuffled.where(F.when(F.monotonically_increasing_id() >= 0, F.col(TARGET).isin(*numbers)))
+        return shuffled if set(numbers) == set(self.fed) else rows_for(shuffled, numbers)
+
+
+def rows_for(shuffled: DataFrame, numbers: Sequence[int]) -> DataFrame:
+    """Return the rows of a shuffle that are for some stages."""
+    # Not deterministic, so that Spark leaves it behind the shuffle, which all stages share then.
+    return shuffled.where(F.when(F.monotonically_increasing_id() >= 0, F.col(TARGET).isin(*numbers)))
 
 
 class NamedColumns:

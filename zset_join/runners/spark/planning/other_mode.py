@@ -24,6 +24,7 @@ from zset_join.storage.sealed import seal, unseal
 
 __all__ = [
     "READS_OTHERWISE",
+    "SEVERAL_VIEWS",
     "WAITS_FOR_TIME",
     "OtherMode",
     "StatePair",
@@ -122,6 +123,7 @@ def _routes(plan: QueryPlan, node: StageNode, wanted: Stage) -> dict[str, int] |
     return found
 
 
+SEVERAL_VIEWS = "it has several views, whose outputs are known by other names there"
 WAITS_FOR_TIME = "it has stages that wait for a time"
 """Why a state is not moved, though all of it has a form in the other mode: it is compared and changed there."""
 READS_OTHERWISE = "Spark counts the sources of a query, and "
@@ -160,12 +162,12 @@ def description_digest(description: Mapping[str, Any]) -> str:
 def is_comparable(refused: str | None) -> bool:
     """Return whether a query is compared and changed in the form of the other mode, where a move is refused for a reason.
 
-    >>> is_comparable(None), is_comparable(WAITS_FOR_TIME), is_comparable("several joins look up in one table")
+    >>> is_comparable(None), is_comparable(SEVERAL_VIEWS), is_comparable("several joins look up in one table")
     (True, True, False)
     >>> is_comparable(f"{READS_OTHERWISE}executors read ['a', 'b'], the driver ['b', 'a']")
     True
     """
-    return refused is None or refused == WAITS_FOR_TIME or refused.startswith(READS_OTHERWISE)
+    return refused in (None, WAITS_FOR_TIME, SEVERAL_VIEWS) or refused.startswith(READS_OTHERWISE)
 
 
 def write_other_mode(folder: Folder, other: OtherMode) -> None:

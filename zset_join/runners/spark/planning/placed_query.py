@@ -29,10 +29,12 @@ from zset_join.runners.spark.planning.placement import placed_stages, unique_inp
 from zset_join.runners.spark.planning.source_stream import SourceStream
 from zset_join.runners.spark.planning.stages import (
     PlannedStage,
+    ends_of,
     explained_state,
     forwards_rows,
     named,
     places_in_order,
+    senders_of,
     stage_name,
 )
 from zset_join.runners.spark.rows.baseline import resolve_baselines
@@ -97,15 +99,22 @@ class PlacedQuery:
 
     @property
     def name(self) -> str:
-        """Return the name of the view for messages."""
-        return self.plan.name
+        """Return the name of the view, or of all views, for messages."""
+        return " and ".join(view.name for view in self.plan.views)
 
-    @cached_property
+    @property
+    def outputs(self) -> Mapping[str, Relation]:
+        """Return the rows of the views."""
+        return {view.name: self.plan.output_of(view.name) for view in self.plan.views}
+
+    @property
     def output(self) -> Relation:
-        ends = [one.after for one in self.planned_stages if one.target is None]
-        if len(ends) == 1:
-            return ends[0]
-        return Relation(name="_and_".join(dict.fromkeys(one.name for one in ends)), schema=ends[0].schema, mode="changelog")
+        """Return the rows of the only view."""
+        return self.plan.output
+
+    def of_view(self, name: str) -> PlacedQuery:
+        """Return the query with one of its views, for questions about it: its stages are the same."""
+        return replace(self, plan=replace(self.plan, views=(self.plan.view(name),)))
 
     @property
     def columns(self) -> list[str]:
@@ -121,12 +130,12 @@ class PlacedQuery:
     @cached_property
     def sides(self) -> tuple[tuple[str, bool], ...]:
         """Return the inputs of the last stage that has several, or that streams feed: by name, and whether each is a stream."""
-        (end, *_) = [one for one in self.planned_stages if one.target is None]
+        ((end, _), *_) = ends_of(self.planned_stages)
         while not end.streams and len(end.stage.inputs) == 1:
-            (end, *_) = [one for one in self.planned_stages if one.target == end.number]
+            ((end, _), *_) = senders_of(self.planned_stages, end.number, 0)
         found = []
         for side, given in enumerate(end.stage.inputs):
-            before = [one for one in self.planned_stages if (one.target, one.side) == (end.number, side)]
+            before = [one for one, _ in senders_of(self.planned_stages, end.number, side)]
             through = [one for one in before if forwards_rows(one.stage) and one.streams]
             stream = end.streams.get(side) or (through[0].streams[0] if len(before) == len(through) == 1 else None)
             found.append((given.relation.name if stream is None else stream.name, stream is not None))
@@ -156,13 +165,13 @@ class PlacedQuery:
 
     def description(self) -> dict[str, Any]:
         """Return the description of the query in a checkpoint, JSON-ready; a query with another description is rejected."""
-        steps = {one.number: [step.to_json() for step in one.steps] for one in self.planned_stages}
         streams = {(one.number, side): stream for one in self.planned_stages for side, stream in one.streams.items()}
+        views = self.plan.views
 
         def fed(number: int, side: int, feeds: tuple[Feed, ...]) -> Any:
             if (number, side) in streams:
                 return {"stream": self.streams.index(streams[number, side])}
-            return [{"stage": feed.origin, "steps": steps[int(feed.origin)]} for feed in feeds]
+            return _described_feeds(feeds)
 
         described: dict[str, Any] = {
             "inputs": [stream.described for stream in self.streams],
@@ -173,7 +182,9 @@ class PlacedQuery:
                 }
                 for node in self.plan.nodes
             },
-            "outputs": [{"stage": feed.origin, "steps": steps[int(feed.origin)]} for feed in self.plan.outputs],
+            "outputs": {view.name: _described_feeds(view.feeds) for view in views}
+            if len(views) > 1
+            else _described_feeds(views[0].feeds),
         }
         shared = {one.shared.name: one.shared for one in self.planned_stages if one.shared is not None}
         states = {
@@ -184,15 +195,9 @@ class PlacedQuery:
 
     def to_json(self) -> dict[str, Any]:
         """Return a description that can build the operators of the view without its program, and its plan; JSON-ready."""
-        names = {one.number: one.name for one in self.planned_stages}
         return {
             "stages": [
-                {
-                    "name": one.state_name,
-                    "target": None if one.target is None else names[one.target],
-                    "side": one.side,
-                    "stage": one.state_stage.to_json(),
-                }
+                {"name": one.state_name, "stage": one.state_stage.to_json()}
                 for one in self.planned_stages
                 if one.shared is None or one.shared.place == 0
             ],
@@ -231,7 +236,7 @@ class PlacedQuery:
 
     def explanation(self, *, buckets: int | None = None) -> str:
         """Return the stages as a tree of lines, each with what it must remember."""
-        return "\n".join(explained_query(self.planned_stages, self.fusings, buckets=buckets))
+        return "\n".join(explained_query(self.planned_stages, self.fusings, buckets=buckets, views=[*self.outputs]))
 
 
 def placed_query(tree: LoweredTree, *, name: str, keep_state: KeepState = "all") -> PlacedQuery:
@@ -254,6 +259,10 @@ def _with_shared_places(plan: QueryPlan, stages: list[PlannedStage]) -> tuple[Pl
             shared = SharedPlace(name=first.name, stage=first.stage, place=place, readers=readers)
             stages[number] = replace(stages[number], shared=shared)
     return tuple(stages)
+
+
+def _described_feeds(feeds: Sequence[Feed]) -> list[dict[str, Any]]:
+    return [feed.to_json() for feed in feeds]
 
 
 def _with_shown_columns(described: Any) -> Any:

@@ -17,7 +17,7 @@ from zset_join.core.errors import PlanError
 from zset_join.core.relation import Relation
 from zset_join.plan.query_plan import Feed, QueryPlan, StageNode
 from zset_join.runners.spark.planning.source_stream import SourceStream
-from zset_join.runners.spark.planning.stages import PlannedStage
+from zset_join.runners.spark.planning.stages import PlannedStage, Use
 from zset_join.runners.spark.planning.stream_steps import as_input, stepped, united
 from zset_join.stages.expiring import ExpiringStage
 from zset_join.stages.stage import Stage
@@ -29,11 +29,12 @@ def placed_stages(plan: QueryPlan, streams: Mapping[str, SourceStream]) -> tuple
     """Return the stages of a plan in the order of an epoch, each with what feeds it and where its rows go."""
     stages = [PlannedStage(number=node.number, stage=node.stage) for node in plan.nodes]
 
-    def sends(feeds: Sequence[Feed], target: int | None, side: int) -> None:
+    def sends(feeds: Sequence[Feed], **where: Any) -> None:
         for feed in feeds:
             if not isinstance(feed.origin, int):
                 raise PlanError(f'rows of "{feed.origin}" reach no stage.', code="PLAN_ORDER", origin=feed.origin)
-            stages[feed.origin] = replace(stages[feed.origin], steps=feed.steps, target=target, side=side)
+            sender = stages[feed.origin]
+            stages[feed.origin] = replace(sender, uses=(*sender.uses, Use(steps=feed.steps, **where)))
 
     for node in plan.nodes:
         fed = {}
@@ -42,9 +43,10 @@ def placed_stages(plan: QueryPlan, streams: Mapping[str, SourceStream]) -> tuple
                 rows = united([reduce(stepped, feed.steps, streams[str(feed.origin)]) for feed in feeds])
                 fed[side] = as_input(rows, given.relation)
             else:
-                sends(feeds, node.number, side)
+                sends(feeds, target=node.number, side=side)
         stages[node.number] = replace(stages[node.number], streams=fed)
-    sends(plan.outputs, None, 0)
+    for view in plan.views:
+        sends(view.feeds, view=view.name)
     return tuple(stages)
 
 

@@ -2,9 +2,9 @@
 
     stream -> route -> join -> [where, select ...] -> aggregate -> [where, select ...] -> join -> output
 
-A *planned stage* is a stage, the row steps behind it, and where the rows go then: to an input of a later stage, or to the
-output. They are numbered in the order of an epoch: before a stage comes what its first input is made of, then what its
-second one is. A union is no stage: several stages feed one input, or the output.
+A *planned stage* is a stage and the uses of its rows: each is the row steps behind it, and where the rows go then: to an input
+of a later stage, or to a view. They are numbered in the order of an epoch: before a stage comes what its first input is made
+of, then what its second one is. A union is no stage: several stages feed one input, or a view.
 
 Everything between two shuffles is one Python function in one Spark task: it answers, does the steps, and delivers: it writes
 the parts, or sends rows to the next stage, brought down to what that needs.
@@ -48,6 +48,7 @@ __all__ = [
     "PlannedStage",
     "Stream",
     "StreamPlace",
+    "Use",
     "check_rows",
     "ends_of",
     "explained_state",
@@ -56,6 +57,7 @@ __all__ = [
     "named",
     "places_in_order",
     "places_of",
+    "senders_of",
     "stage_name",
     "stage_order",
     "visible_columns_of",
@@ -112,9 +114,15 @@ class Placed(Protocol):
     def session(self) -> SparkSession: ...
 
 
-def ends_of(planned_stages: Sequence[PlannedStage]) -> list[PlannedStage]:
-    """Return the stages whose rows are the output."""
-    return [one for one in planned_stages if one.target is None]
+def ends_of(planned_stages: Sequence[PlannedStage], view: str | None = None) -> list[tuple[PlannedStage, Use]]:
+    """Return the stages whose rows are a view, any or one of a name, each with that use of them."""
+    uses = [(one, use) for one in planned_stages for use in one.uses if use.target is None]
+    return [(one, use) for one, use in uses if view in (None, use.view)]
+
+
+def senders_of(planned_stages: Sequence[PlannedStage], target: int, side: int) -> list[tuple[PlannedStage, Use]]:
+    """Return the stages whose rows are for an input of a stage, each with that use of them."""
+    return [(one, use) for one in planned_stages for use in one.uses if (use.target, use.side) == (target, side)]
 
 
 def forwards_rows(stage: Stage) -> bool:
@@ -217,15 +225,23 @@ class Stream(Protocol):
         ...
 
 
+@dataclass(frozen=True, kw_only=True)
+class Use:
+    """One use of the rows of a stage."""
+
+    steps: tuple[RowStep, ...] = ()
+    target: int | None = None  # the number of a stage; None: a view
+    side: int = 0
+    view: str = ""
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PlannedStage:
-    """One stage of a query, and the use of its answer."""
+    """One stage of a query, and the uses of its answer."""
 
     number: int
     stage: Stage
-    steps: tuple[RowStep, ...] = ()
-    target: int | None = None
-    side: int = 0
+    uses: tuple[Use, ...] = ()
     streams: Mapping[int, Stream] = field(default_factory=dict)
     name: str = ""
     label: int = 0
@@ -244,47 +260,45 @@ class PlannedStage:
     def state_input(self, side: int) -> int:
         return side if self.shared is None else self.shared.input_of(side)
 
+    @cached_property
+    def rows(self) -> tuple[Relation, ...]:
+        """Return the rows that leave it, by use."""
+        return tuple(relation_after(self.stage.output, use.steps) for use in self.uses)
+
+    @cached_property
+    def emits_distinct_rows(self) -> tuple[bool, ...]:
+        """Return, by use, whether no row can be twice in what the steps make of an answer."""
+        return tuple(emits_distinct_rows(self.stage, use.steps) for use in self.uses)
+
     @property
-    def before(self) -> Relation:
-        """Return the answer of the stage."""
-        return self.stage.output
-
-    @cached_property
-    def after(self) -> Relation:
-        """Return the rows that leave it."""
-        return relation_after(self.before, self.steps)
-
-    @cached_property
-    def emits_distinct_rows(self) -> bool:
-        """Return whether no row can be twice in what the steps make of an answer."""
-        return emits_distinct_rows(self.stage, self.steps)
+    def reader(self) -> Use | None:
+        """Return the first use by another stage."""
+        return next((use for use in self.uses if use.target is not None), None)
 
 
 def named(planned_stages: Sequence[PlannedStage]) -> tuple[PlannedStage, ...]:
-    """Give the planned stages of a whole query their names. A route is called after the stage and the input it leads to."""
+    """Give the planned stages of a whole query their names. A route is called after the first input that it leads to."""
     labels: dict[int, int] = {}
     for one in planned_stages:
         labels[one.number] = sum(not other.stage.forwards for other in planned_stages[: one.number])
     stages = []
     for one in planned_stages:
-        label = labels[one.number] if not one.stage.forwards or one.target is None else labels[one.target]
-        stages.append(replace(one, label=label, name=stage_name(one.stage.kind, label, side=one.side)))
+        use = one.reader if one.stage.forwards else None
+        label, side = (labels[one.number], 0) if use is None else (labels[use.target or 0], use.side)
+        stages.append(replace(one, label=label, name=stage_name(one.stage.kind, label, side=side)))
     return tuple(stages)
 
 
 def places_of(planned_stages: Sequence[PlannedStage]) -> list[StreamPlace]:
     """Return where streams enter a query, and where else rows of them may be set aside."""
     by_number = {one.number: one for one in planned_stages}
-    places: dict[tuple[int, int], StreamPlace] = {}  # by the input that they are for in the end, as the query was written
+    places: dict[tuple[int, int, int], StreamPlace] = {}  # by the input that they are for in the end, as the query was written
     for one in planned_stages:
         for side, stream in one.streams.items():
-            if one.stage.forwards and one.target is not None:
-                place = StreamPlace(
-                    name=stream.name, stage=one.name, side=side, behind=((by_number[one.target].name, one.side),)
-                )
-                places[one.target, one.side] = place
-            else:
-                places[one.number, side] = StreamPlace(name=stream.name, stage=one.name, side=side)
+            readers = [(use.target, use.side) for use in one.uses if one.stage.forwards and use.target is not None]
+            behind = tuple(dict.fromkeys((by_number[target].name, of_target) for target, of_target in readers))
+            place = StreamPlace(name=stream.name, stage=one.name, side=side, behind=behind)
+            places[*(readers or [(one.number, side)])[0], one.number] = place
     return [place for _, place in sorted(places.items())]
 
 
@@ -310,8 +324,14 @@ def check_rows(
             raise _lost(epoch, f"{planned.name} ran in buckets {ran}")
     for receiver in planned_stages:
         for side in range(len(receiver.stage.inputs)):
-            senders = [one.name for one in planned_stages if (one.target, one.side) == (receiver.number, side)]
-            sent = sum(receipt.emitted[0] for receipt in receipts if receipt.stage in senders)
+            ways = {
+                (one.name, at)
+                for one in planned_stages
+                for at, use in enumerate(one.uses)
+                if (use.target, use.side) == (receiver.number, side)
+            }
+            senders = sorted({name for name, _ in ways})
+            sent = sum(receipt.emitted[at] for receipt in receipts for name, at in ways if receipt.stage == name)
             given = sum(receipt.rows_in[side] for receipt in receipts if receipt.stage == receiver.name)
             if senders and sent != given:
                 raise _lost(epoch, f"{' and '.join(senders)} sent {sent} rows, {receiver.name} was given {given}")

@@ -113,14 +113,17 @@ def assign_slots(types: list[pa.DataType], schema: pa.Schema) -> tuple[int, ...]
     return tuple(slots)
 
 
-def travelling_schema(layout: SlotLayout) -> pa.Schema:
-    """Return the Arrow schema of rows that one task sends to another."""
+def travelling_schema(layout: SlotLayout, *, has_target: bool = False) -> pa.Schema:
+    """Return the Arrow schema of rows that one task sends to others."""
     fields = [pa.field("flag", pa.int8()), pa.field("weight", pa.int64())]
+    fields += [pa.field(TARGET, pa.int32())] if has_target else []
     fields += [pa.field(name, kind) for name, kind in zip(layout.names, layout.types, strict=True)]
     return pa.schema([*fields, pa.field("receipt", pa.string()), pa.field("order", pa.int64())])
 
 
-def pack_rows(rows: ZSet, layout: SlotLayout, *, side: int, sender: int, sent: int) -> pa.RecordBatch:
+def pack_rows(
+    rows: ZSet, layout: SlotLayout, *, side: int, sender: int, sent: int, target: int | None = None
+) -> pa.RecordBatch:
     """Put the rows of one side into slots."""
     count = len(rows)
     columns: dict[str, pa.Array] = {
@@ -130,10 +133,10 @@ def pack_rows(rows: ZSet, layout: SlotLayout, *, side: int, sender: int, sent: i
     }
     for position, slot in enumerate(layout.slots[side]):
         columns[f"s{slot}"] = rows.rows.column(position)
-    return fitted_batch(travelling_schema(layout), columns, count)
+    return _targeted(layout, columns, count, target)
 
 
-def pack_receipts(lines: Sequence[str], layout: SlotLayout) -> pa.RecordBatch:
+def pack_receipts(lines: Sequence[str], layout: SlotLayout, *, target: int | None = None) -> pa.RecordBatch:
     """Put the receipts of a task into rows."""
     count = len(lines)
     columns = {
@@ -142,7 +145,13 @@ def pack_receipts(lines: Sequence[str], layout: SlotLayout) -> pa.RecordBatch:
         "order": pa.array(np.zeros(count, np.int64)),
         "receipt": pa.array(lines, pa.string()),
     }
-    return fitted_batch(travelling_schema(layout), columns, count)
+    return _targeted(layout, columns, count, target)
+
+
+def _targeted(layout: SlotLayout, columns: dict[str, pa.Array], count: int, target: int | None) -> pa.RecordBatch:
+    if target is not None:
+        columns[TARGET] = pa.array(np.full(count, target, np.int32))
+    return fitted_batch(travelling_schema(layout, has_target=target is not None), columns, count)
 
 
 def fitted_batch(schema: pa.Schema, columns: Mapping[str, pa.Array], count: int) -> pa.RecordBatch:

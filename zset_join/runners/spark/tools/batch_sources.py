@@ -196,8 +196,8 @@ def own_source(
     """Return a source from what the checkpoint holds: the rows of an input, as they were logged."""
     stream, schema = first.streams[side], first.stage.inputs[side].relation.schema
     planned, is_forwarded = first, False
-    while has_snapshot(checkpoint, planned) and planned.stage.forwards and planned.target is not None:
-        planned, side, is_forwarded = planned_stages[planned.target], planned.side, True
+    while has_snapshot(checkpoint, planned) and planned.stage.forwards and (use := planned.reader) and not use.steps:
+        planned, side, is_forwarded = planned_stages[use.target or 0], use.side, True
     is_folded = has_snapshot(checkpoint, planned)
     position = planned.state_input(side)
     tables = [name for name, key in planned.state_stage.state_tables.items() if key.of_input == position and key.is_whole]

@@ -133,20 +133,20 @@ def explain_row(view: Placed, runner: EpochRunner, row: Mapping[str, Any], *, mo
         runner.operator_options, on_bad_input="quarantine", buffer_limit=NO_LIMIT, hot_budget=None, table_budget=None
     )
     with runner.pause():
-        stages = [_logged_stage(one, checkpoint) for one in view.planned_stages]
+        stages = [_logged_stage(one, at, checkpoint) for one in view.planned_stages for at in range(len(one.uses))]
         return explain_from_logs(stages, view.output.schema, checkpoint.files, options, row, most_changes=most_rows)
 
 
-def _logged_stage(one: PlannedStage, checkpoint: Checkpoint) -> LoggedStage:
-    shared = one.shared
+def _logged_stage(one: PlannedStage, at: int, checkpoint: Checkpoint) -> LoggedStage:
+    shared, use = one.shared, one.uses[at]
     stage = LoggedStage(
         number=one.number,
         stage=one.stage,
         owner=one.state_stage,
         histories=stage_histories(checkpoint, one.state_name),
-        output=one.after.schema,
-        transforms=transforms_of(one.steps, one.before),
-        target=None if one.target is None else (one.target, one.side),
+        output=one.rows[at].schema,
+        transforms=transforms_of(use.steps, one.stage.output),
+        target=None if use.target is None else (use.target, use.side),
         streams=frozenset(one.streams),
         owner_input=one.state_input,
     )

@@ -49,7 +49,7 @@ from zset_join.runners.spark.tools.batch_sources import (
     sources_of,
 )
 from zset_join.runners.spark.tools.view_comparison import ExpectedView, compare_outputs
-from zset_join.tools.reports import VerificationReport
+from zset_join.tools.reports import VerificationReport, of_outputs
 from zset_join.zset import ZSet, single_batch
 
 __all__ = ["Sample", "emitted_rows", "given_tables", "verify"]
@@ -58,7 +58,6 @@ _HASHES = 1 << 62
 
 
 def verify(
-    joined: PlacedQuery,
     runner: EpochRunner,
     *,
     given: Mapping[str, DataFrame],
@@ -66,7 +65,29 @@ def verify(
     most_differences: int = 20,
     sample: float | None = None,
 ) -> VerificationReport:
-    """Compare the output of a query with Spark's batch join."""
+    """Compare the outputs of a query, of one view after the other, with Spark's batch query."""
+    query = runner.query
+    options: dict[str, Any] = {"given": given, "most_differences": most_differences, "sample": sample}
+    if len(query.outputs) == 1 or actual_df is not None:
+        return _verified(query, query.plan.view().name, runner, actual_df=actual_df, **options)
+    with runner.pause():
+        read = [view for view in query.outputs if runner.output.readable(query.session, view)]
+    if not read:
+        raise _not_readable()
+    found = {f'view "{view}"': _verified(query.of_view(view), view, runner, **options) for view in read}
+    return replace(of_outputs(found), basis={name: one for report in found.values() for name, one in report.basis.items()})
+
+
+def _verified(
+    joined: PlacedQuery,
+    view: str,
+    runner: EpochRunner,
+    *,
+    given: Mapping[str, DataFrame],
+    actual_df: DataFrame | None = None,
+    most_differences: int,
+    sample: float | None,
+) -> VerificationReport:
     chosen = None if sample is None else Sample.of(joined, sample)
     session = joined.session
     checkpoint = runner.checkpoint
@@ -92,7 +113,7 @@ def verify(
         rows = known.rows
         rows = _typed(joined, rows.limit(0) if epoch is None else rows)  # a global aggregate has no row yet, either
         rows = rows.withColumn("expected", F.lit(1).cast("long"))
-        emitted = _emitted(session, runner, joined.output, actual_df)
+        emitted = _emitted(session, runner, view, joined.output, actual_df)
 
         def tied() -> DataFrame | None:
             found = known.tied()
@@ -101,7 +122,7 @@ def verify(
         if chosen is not None:
             rows, emitted = chosen.rows_in(rows), {name: chosen.rows_in(one) for name, one in emitted.items()}
         expected = ExpectedView(view=joined, rows=rows, tied=tied, epoch=epoch, basis=basis)
-        unfit = {name: output.unfit for name in emitted if (output := runner.selective_output(name)) is not None}
+        unfit = {name: flags for name in emitted if (flags := runner.output.unfit_flags(name)) is not None}
         report = compare_outputs(expected, emitted, unfit, most_differences=most_differences)
         if chosen is None:
             return report
@@ -122,12 +143,12 @@ class Sample:
             raise _no_sample(share, "expected a fraction above 0 and up to 1, such as 0.01; leave it out to check every row.")
         schema, ends, columns = view.output.schema, ends_of(view.planned_stages), list[str]()
         if len(ends) == 1:
-            (last,) = ends
+            ((last, use),) = ends
             if last.stage.emits_without_input:
                 why = "the view is made of the one row of all rows, so there is no share of it to check. Leave sample out."
                 raise _no_sample(share, why)
             key = last.stage.output_key.bucketed_by or last.stage.output_key.columns
-            columns = [shown for name in key if (shown := name_after(last.steps, name)) is not None]
+            columns = [shown for name in key if (shown := name_after(use.steps, name)) is not None]
         columns = [name for name in columns if _is_exact(schema.field(name).type)]
         columns = columns or [at.name for at in schema if _is_exact(at.type)]
         if not columns:
@@ -201,16 +222,22 @@ def _kind(stream: SourceStream, name: str) -> Any:
     return field_type(stream.schema.field(name))
 
 
-def _emitted(session: SparkSession, runner: EpochRunner, output: Relation, actual_df: DataFrame | None) -> dict[str, DataFrame]:
+def _emitted(
+    session: SparkSession, runner: EpochRunner, view: str, output: Relation, actual_df: DataFrame | None
+) -> dict[str, DataFrame]:
     """Return the emitted rows per readable output; rows given by the caller have no name."""
-    emitted = runner.contents(session) if actual_df is None else {"": actual_df}
+    emitted = runner.output.readable(session, view) if actual_df is None else {"": actual_df}
     if not emitted:
-        raise OptionError(
-            "what a foreachBatch function did with the rows cannot be read back; pass verify(actual_df=...) with the "
-            "emitted changes and their column _weight.",
-            code="VERIFY_OUTPUT",
-        )
+        raise _not_readable()
     return {name: numbered_rows(rows, output) for name, rows in emitted.items()}
+
+
+def _not_readable() -> OptionError:
+    return OptionError(
+        "what a foreachBatch function did with the rows cannot be read back; pass verify(actual_df=...) with the "
+        "emitted changes and their column _weight.",
+        code="VERIFY_OUTPUT",
+    )
 
 
 def numbered_rows(emitted: DataFrame, output: Relation) -> DataFrame:
@@ -227,12 +254,13 @@ def _typed(joined: PlacedQuery, rows: DataFrame) -> DataFrame:
     return rows.select(*(F.col(f"c{n}").cast(spark_type(at.type)).alias(f"c{n}") for n, at in enumerate(joined.output.schema)))
 
 
-def emitted_rows(runner: EpochRunner, values: Mapping[str, Any], *, most_rows: int) -> tuple[ZSet, int]:
+def emitted_rows(runner: EpochRunner, view: str, values: Mapping[str, Any], *, most_rows: int) -> tuple[ZSet, int]:
     """Return distinct rows with their weights, and how many there are, from the first output that can be read back."""
-    output = runner.query.output
+    relations = runner.relations
+    output = relations[view] if len(relations) > 1 else runner.query.output
     names = output.schema.names
     with runner.pause():
-        emitted = runner.contents(runner.query.session)
+        emitted = runner.output.readable(runner.query.session, view)
         if not emitted:
             raise OptionError("no output of this query can be read back.", code="VERIFY_OUTPUT")
         rows = numbered_rows(next(iter(emitted.values())), output)

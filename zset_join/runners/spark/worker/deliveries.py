@@ -46,8 +46,8 @@ class Delivery(Protocol):
         """Return whether rows are brought down, which also makes one of equal ones."""
         ...
 
-    def deliver(self, chunks: Iterator[ZSet], receipt: TaskReceipt) -> Iterator[pa.RecordBatch]:
-        """Take the answer, retractions first, and yield what leaves the function for it."""
+    def deliver(self, chunks: Iterator[ZSet], receipt: TaskReceipt, place: int) -> Iterator[pa.RecordBatch]:
+        """Take the answer, retractions first, and yield what leaves the function for it; `place`: of this use of the answer."""
         ...
 
     def finish(self, lines: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -70,10 +70,15 @@ class ToOutput:
     def schema(self) -> pa.Schema:
         return RECEIPTS
 
-    def deliver(self, chunks: Iterator[ZSet], receipt: TaskReceipt) -> Iterator[pa.RecordBatch]:
+    def deliver(
+        self,
+        chunks: Iterator[ZSet],
+        receipt: TaskReceipt,
+        place: int,  # noqa: ARG002 - for other deliveries
+    ) -> Iterator[pa.RecordBatch]:
         """Write the part, and beside it the rows that an output can never hold; yields nothing."""
         written = self.parts.write(self.files, receipt.bucket, self.tick, self.rows, chunks)
-        receipt.parts = [part for part in written if part.form != LETTERS]
+        receipt.parts = [*receipt.parts, *(part for part in written if part.form != LETTERS)]
         receipt.quarantined = [*receipt.quarantined, *(part for part in written if part.form == LETTERS)]
         yield from ()
 
@@ -89,23 +94,25 @@ class ToStage:
     side: int
     given: StageInput
     chunk_rows: int
+    target: int | None = None  # the stage, where rows for several leave the task
 
     @property
     def schema(self) -> pa.Schema:
-        return travelling_schema(self.layout)
+        return travelling_schema(self.layout, has_target=self.target is not None)
 
     @property
     def reduces(self) -> bool:
         return self.given.reduce is not None
 
-    def deliver(self, chunks: Iterator[ZSet], receipt: TaskReceipt) -> Iterator[pa.RecordBatch]:
+    def deliver(self, chunks: Iterator[ZSet], receipt: TaskReceipt, place: int) -> Iterator[pa.RecordBatch]:
         for rows in _reduced(chunks, self.given.reduce) if self.given.reduce is not None else merged(chunks, self.chunk_rows):
             if len(rows):
-                yield pack_rows(rows, self.layout, side=self.side, sender=receipt.bucket, sent=receipt.emitted[0])
-                receipt.emitted[0] += len(rows)
+                sender, sent = receipt.bucket, receipt.emitted[place]
+                yield pack_rows(rows, self.layout, side=self.side, sender=sender, sent=sent, target=self.target)
+                receipt.emitted[place] += len(rows)
 
     def finish(self, lines: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        yield pack_receipts(lines, self.layout)
+        yield pack_receipts(lines, self.layout, target=self.target)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,11 +135,11 @@ class ToSameTask:
     def reduces(self) -> bool:
         return self.given.reduce is not None
 
-    def deliver(self, chunks: Iterator[ZSet], receipt: TaskReceipt) -> Iterator[pa.RecordBatch]:
+    def deliver(self, chunks: Iterator[ZSet], receipt: TaskReceipt, place: int) -> Iterator[pa.RecordBatch]:
         for rows in chunks if self.given.reduce is None else _reduced(chunks, self.given.reduce):
             columns = [as_type(column, kind) for column, kind in zip(rows.rows.columns, self.rows.types, strict=True)]
             self.came.append(ZSet(pa.RecordBatch.from_arrays(columns, schema=self.rows), rows.weights))
-            receipt.emitted[0] += len(rows)
+            receipt.emitted[place] += len(rows)
         yield from ()
 
     def finish(self, lines: Sequence[str]) -> Iterator[pa.RecordBatch]:  # noqa: ARG002 - for other deliveries

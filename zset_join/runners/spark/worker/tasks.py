@@ -15,7 +15,7 @@ An error that a user can act on does not fail the Spark task: it travels in the 
 failed task would be retried for nothing, and would take its worker with it. Only an attempt that came too late fails: nobody
 waits for its receipt.
 
-Memory: the rows for all stages of the bucket, and the answer of one stage to the next.
+Memory: the rows for all stages of the bucket, and the answer of one stage to the next, or to several uses.
 """
 
 from __future__ import annotations
@@ -35,12 +35,13 @@ from zset_join.checkpoint.bucket import BucketState, StageContext
 from zset_join.checkpoint.log import LogEntry, read_log
 from zset_join.core.epochs import Tick
 from zset_join.core.errors import ZsetJoinError
+from zset_join.core.relation import Relation
 from zset_join.plan.row_steps import RowStep
 from zset_join.runners.common.rejected import LATE, Rejected, count_late_changes
 from zset_join.runners.common.stage_bucket import StageBucket, log_input, report, report_due, sifted
-from zset_join.runners.local.feeding import Transform, transforms_of
+from zset_join.runners.local.feeding import transforms_of
 from zset_join.runners.spark.rows.layout import TARGET, Arrivals, SlotLayout, collect_arrivals
-from zset_join.runners.spark.worker.deliveries import Delivery, ToSameTask
+from zset_join.runners.spark.worker.deliveries import Delivery, ToSameTask, ToStage
 from zset_join.runners.spark.worker.gc_tuning import Spared
 from zset_join.runners.spark.worker.locality import executor_name
 from zset_join.runners.spark.worker.parts import merged, tidied
@@ -53,7 +54,7 @@ from zset_join.state.join.append_buffer import BufferedEpoch
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import DurableOperator, corrections_of, is_timed
 
-__all__ = ["TOO_LATE", "AppendBuffer", "BucketTask", "ReplayTask", "StageTask", "refuse_in_receipt", "task_bucket"]
+__all__ = ["TOO_LATE", "AppendBuffer", "BucketTask", "ReplayTask", "Sending", "StageTask", "refuse_in_receipt", "task_bucket"]
 
 TOO_LATE = "STALE_ATTEMPT"
 _ROWS_PER_STRETCH = 64
@@ -86,6 +87,25 @@ class FansOut(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Sending:
+    """One use of the answer of a stage: the steps behind it, and who receives what they make of it."""
+
+    delivery: Delivery
+    steps: tuple[RowStep, ...] = ()
+    is_tidied: bool = False  # rows may be several times behind the steps, and are to be there once
+
+    def stepped(self, chunks: Iterable[ZSet], before: Relation) -> Iterator[ZSet]:
+        """Yield what the steps make of an answer."""
+        transforms = transforms_of(self.steps, before)
+        for chunk in chunks:
+            for transform in transforms:
+                if len(chunk):
+                    chunk = transform(chunk)
+            if len(chunk):
+                yield chunk
+
+
+@dataclass(frozen=True, kw_only=True)
 class StageTask:
     """Answer one epoch of one bucket of a stage; sent to the worker, where a `BucketTask` runs it."""
 
@@ -94,13 +114,20 @@ class StageTask:
     options: StageOptions
     layout: SlotLayout
     dead_letters: DeadLetters
-    delivery: Delivery
+    sendings: tuple[Sending, ...]
     first_partition: int = 0
     buckets: int = 1
     name: str
-    steps: tuple[RowStep, ...] = ()
     shared: SharedPlace | None = None
-    is_tidied: bool = False  # rows may be several times behind the steps, and are to be there once
+
+    @property
+    def leaving(self) -> Delivery:
+        """Return the delivery that takes the receipts: the first that sends rows to other tasks, or the first."""
+        deliveries = [one.delivery for one in self.sendings]
+        return next((one for one in deliveries if isinstance(one, ToStage)), deliveries[0])
+
+    def receipt(self, bucket: int) -> TaskReceipt:
+        return TaskReceipt(stage=self.name, bucket=bucket, executor=executor_name(), emitted=[0] * len(self.sendings))
 
     def run(self, arrivals: Arrivals, receipt: TaskReceipt) -> Iterator[pa.RecordBatch]:
         """Yield the delivery's output for the answer to these rows; the receipt holds the rest."""
@@ -141,25 +168,15 @@ class StageTask:
         if isinstance(operator, AppendBuffer):
             buffered = operator.buffered(tick, inputs)
             receipt.buffered = None if buffered is None else {"held": buffered.after}
-        chunks = self._stepped(self.bucket.answer(operator, tick, inputs))
-        chunks = tidied(chunks, self.options.chunk_rows) if self.is_tidied else chunks
-        yield from self.delivery.deliver(merged(chunks, self.options.chunk_rows), receipt)
+        answered, rows = self.bucket.answer(operator, tick, inputs), self.options.chunk_rows
+        held: Iterable[ZSet] = answered if len(self.sendings) == 1 else list(answered)
+        for place, sending in enumerate(self.sendings):
+            chunks = sending.stepped(held, self.stage.output)
+            chunks = tidied(chunks, rows) if sending.is_tidied else chunks
+            yield from sending.delivery.deliver(merged(chunks, rows), receipt, place)
         receipt.fan_out = self._fan_out(operator)
         receipt.corrections = corrections_of(operator)
         receipt.seconds["answer"] = time.perf_counter() - started
-
-    @cached_property
-    def _transforms(self) -> list[Transform]:
-        return transforms_of(self.steps, self.stage.output)
-
-    def _stepped(self, chunks: Iterator[ZSet]) -> Iterator[ZSet]:
-        """Yield what the steps make of the answer."""
-        for chunk in chunks:
-            for transform in self._transforms:
-                if len(chunk):
-                    chunk = transform(chunk)
-            if len(chunk):
-                yield chunk
 
     def _accept(self, arrivals: Arrivals, receipt: TaskReceipt, operator: DurableOperator) -> list[ZSet]:
         """Part the rows that can be applied from those that cannot, and put the latter aside."""
@@ -215,7 +232,7 @@ class StageTask:
 class BucketTask:
     """Answer one epoch of one bucket; callable, for `mapInArrow`."""
 
-    tasks: Mapping[int, StageTask]  # in the order of an epoch; all but the last deliver `ToSameTask`
+    tasks: Mapping[int, StageTask]  # in the order of an epoch; all but the last have one delivery, `ToSameTask`
     sent_to: Sequence[int]
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -227,13 +244,13 @@ class BucketTask:
         received = time.perf_counter() - started
         lines = [line for one in arrivals.values() for line in one.receipts]
         for number, task in self.tasks.items():
-            receipt = TaskReceipt(stage=task.name, bucket=bucket, executor=executor_name())
+            receipt = task.receipt(bucket)
             receipt.seconds["receive"], received = received, 0.0
             yield from task.run(arrivals.pop(number), receipt)
             if task is not last:
-                _forward(task.delivery, arrivals)
+                _forward(task.leaving, arrivals)
             lines.append(receipt.to_json())
-        yield from last.delivery.finish(lines)
+        yield from last.leaving.finish(lines)
         Spared.loaded()
 
     def _arrivals(self, batches: Iterable[pa.RecordBatch]) -> dict[int, Arrivals]:
@@ -287,7 +304,7 @@ class ReplayTask:
             pass
         context = self.task.context
         bucket, shared = task_bucket(self.task.first_partition), self.task.shared
-        receipt = TaskReceipt(stage=self.task.name, bucket=bucket, executor=executor_name())
+        receipt = self.task.receipt(bucket)
         log = self.logs.get(receipt.bucket)
         if log is not None:
             with BucketState(context, receipt.bucket, self.task.build) as state:
@@ -297,7 +314,7 @@ class ReplayTask:
                     deltas = logged.deltas if shared is None else shared.deltas_of(logged.deltas)
                     yield from then.answer(state, deltas, receipt)
                 receipt.seconds.update(state.seconds)
-        yield from self.task.delivery.finish([receipt.to_json()])
+        yield from self.task.leaving.finish([receipt.to_json()])
 
 
 def task_bucket(first_partition: int = 0) -> int:
