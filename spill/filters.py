@@ -17,7 +17,7 @@ import numpy.typing as npt
 from zset_join.kernels.machine.compiled import kernel
 from zset_join.kernels.machine.memory import load_u8, shift_right
 
-__all__ = ["FILTERED_ROWS", "filter_of", "passes", "shift_of"]
+__all__ = ["FILTERED_ROWS", "filter_of", "passes", "seen_before", "shift_of"]
 
 FILTERED_ROWS = 1 << 16
 """How many rows a run may have for a filter."""
@@ -47,6 +47,15 @@ def shift_of(bits: npt.NDArray[np.uint8]) -> int:
 def _set_bits(codes: Any, shift: int, bits: Any) -> None:
     for row in range(len(codes)):
         bit = shift_right(codes[row] * _ODD, shift)
+        bits[bit >> 3] |= 1 << (bit & 7)
+
+
+@kernel
+def seen_before(codes: Any, shift: int, bits: Any, seen: Any) -> None:
+    """Mark which codes may be among those that were given before, with these bits, and add them."""
+    for row in range(len(codes)):
+        bit = shift_right(codes[row] * _ODD, shift)
+        seen[row] = (bits[bit >> 3] >> (bit & 7)) & 1
         bits[bit >> 3] |= 1 << (bit & 7)
 
 

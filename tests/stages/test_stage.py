@@ -9,9 +9,9 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from tests.stages.every_stage import EVENTS, QUOTES, ROWS, STAGES, VERSIONS, registered
+from tests.stages.every_stage import EVENTS, QUOTES, ROWS, SCHEMA, STAGES, VERSIONS, registered
 from zset_join import AggregateCall, Relation, Tick, ZSet
-from zset_join.core.errors import OptionError, PlanError
+from zset_join.core.errors import OptionError, PlanError, StateError
 from zset_join.core.options import HotBudget
 from zset_join.expressions import left, right
 from zset_join.shapes.as_of_join import AsOfOptions
@@ -23,6 +23,7 @@ from zset_join.stages import (
     DeduplicateStage,
     JoinStage,
     LatestStage,
+    ProcessTimeJoinStage,
     RouteStage,
     Stage,
     StateTtl,
@@ -34,6 +35,8 @@ from zset_join.stages import (
 )
 from zset_join.stages.stage import StageOptions
 from zset_join.stages.written import read_relation, write_relation
+from zset_join.state.rows import side_snapshot
+from zset_join.state.time import row_store
 from zset_join.zset.protocol import TimedOperator
 
 SEQUENCED = replace(ROWS, sequence_by=("at",))
@@ -292,6 +295,87 @@ def test_rows_come_in_by_primary_key_and_leave_in_order():
     assert [one.key for one in stage.inputs] == [("id",)]
     assert stage.output.sequence_by == ()
     assert stage.state_tables == {"route": TableKey(columns=("id",))}
+
+
+# ---------------------------------------------------------------- snapshots
+
+CHANGING = replace(EVENTS, mode="changelog")
+GROUPS = AggregateStage(source=CHANGING, group_by=("k",), calls=(AggregateCall("sum", "id"), AggregateCall("min", "at")))
+HELD_ONCE: dict[str, tuple[Stage, set[str]]] = {
+    "groups": (GROUPS, {"groups", "values_1"}),
+    "the group of all rows": (replace(GROUPS, group_by=()), {"groups", "values_1"}),
+    "distinct rows": (AggregateStage(source=CHANGING, group_by=("id", "k", "at"), calls=(), reduces=False), {"groups"}),
+    "a join": (JoinStage(left=ROWS, right=CHANGING), {"left", "right"}),
+    "an as-of join": (STAGES["as_of_join"], {"left", "right"}),
+    "versions": (STAGES["current_versions"], {"rows", "held"}),
+    "versions that are retracted": (
+        CurrentVersionsStage(source=replace(VERSIONS, mode="changelog"), key=("k",)),
+        {"rows", "held", "held_net"},
+    ),
+    "first rows": (DeduplicateStage(source=CHANGING, keys=("k",), order_by=("at",)), {"rows"}),
+    "last rows of what only grows": (STAGES["deduplicate"], {"rows"}),
+    "latest rows": (STAGES["latest"], {"latest"}),
+    "a lookup of the moment": (
+        ProcessTimeJoinStage(left=CHANGING, right=VERSIONS, how="left", residual=DIFFERENT),
+        {"left", "right", "memo"},
+    ),
+    "a route": (STAGES["route"], {"route"}),
+    "left rows that wait": (STAGES["temporal_join"], {"left", "right"}),
+    "left rows that are corrected": (
+        TemporalJoinStage(left=EVENTS, right=VERSIONS, options=TemporalOptions(emit="eager")),
+        {"left", "right"},
+    ),
+    "shared versions": (STAGES["shared_table"], {"left", "left_1", "right"}),
+    "rows with a time to live": (
+        expiring_stage(JoinStage(left=CHANGING, right=ROWS), (CHANGING, ROWS), (StateTtl("1 day"), StateTtl("1 day"))),
+        {"left", "right", "ttl_0", "ttl_1"},
+    ),
+    "groups with a time to live": (
+        expiring_stage(replace(GROUPS, source=CHANGING), (CHANGING,), (StateTtl("1 day"),)),
+        {"groups", "values_1", "ttl_0", "ttl_0_keys"},
+    ),
+}
+
+
+def _snapshot_of(stage: Stage, options: StageOptions) -> dict[str, pa.Table]:
+    operator = stage.build(options, None)
+    rows = {"id": [1, 2, 3], "k": [1, 2, 3], "at": [5, 9, 12]}
+    operator.absorb(Tick(0, processing_time_us=7), [ZSet.of(rows, schema=SCHEMA) for _ in operator.inputs])
+    return dict(operator.snapshot())
+
+
+def _refused(stage: Stage, options: StageOptions, tables: dict[str, pa.Table], again: int) -> set[str]:
+    """Return the tables of which one row twice is refused, in a snapshot with every row once it is none."""
+    codes = {}
+    for name, table in tables.items():
+        twice = pa.concat_tables([table, table.slice(again % table.num_rows, 1)]) if table.num_rows else table
+        try:
+            stage.build(options, None).restore({**tables, name: twice})
+        except StateError as error:
+            codes[name] = error.code
+    stage.build(options, None).restore(tables)
+    return {name for name, code in codes.items() if code == "SNAPSHOT_CONTRADICTION"}
+
+
+@pytest.mark.parametrize(("stage", "tables"), HELD_ONCE.values(), ids=HELD_ONCE)
+def test_what_a_snapshot_holds_twice_is_refused(stage: Stage, tables: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (side_snapshot, row_store):
+        monkeypatch.setattr(module, "_SNAPSHOT_ROWS", 2)
+
+    snapshot = _snapshot_of(stage, StageOptions())
+
+    assert [_refused(stage, StageOptions(), snapshot, again) for again in (0, -1)] == [tables, tables]
+
+
+@pytest.mark.parametrize("part", [2, 100])
+def test_groups_that_go_to_disk_are_held_once(part: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(side_snapshot, "_SNAPSHOT_ROWS", part)
+    options = StageOptions(table_budget=HotBudget(max_hot_keys=1))
+
+    snapshot = _snapshot_of(GROUPS, options)
+
+    assert _refused(GROUPS, options, snapshot, 0) >= {"groups"}
+    assert _refused(GROUPS, options, snapshot, 1) >= {"groups"}
 
 
 # ---------------------------------------------------------------- latest rows

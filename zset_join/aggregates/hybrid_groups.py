@@ -38,6 +38,7 @@ from zset_join.core.options import HotBudget
 from zset_join.kernels.rows.moves import piece_end
 from zset_join.state.cold.cold_tables import BusyGroups, ColdTables, FoundRows
 from zset_join.state.cold.row_limit import RowLimit
+from zset_join.state.rows.side_snapshot import refuse_contradictions
 from zset_join.state.rows.unused_memory import UnusedMemory
 
 __all__ = ["HybridGroups"]
@@ -45,6 +46,7 @@ __all__ = ["HybridGroups"]
 _GROUPS_AT_ONCE = 1 << 14
 _PIECE_BYTES = 1 << 20  # of groups that keep values and are spilled at once; one group at least
 _FETCHED_BYTES = 1 << 20  # the same of those that are fetched, as they are on disk
+_SEEN_BYTES = 1 << 19  # a filter of the groups that are restored
 _BYTES_BESIDE = 22  # a slot of 13 to 26 bytes, and the score
 _MOST_SIZE = (1 << 31) - 1
 _TOLERATED_PART = 32  # of the limit: what the dead may take beyond it, and how many there must be for all to be spilled
@@ -168,11 +170,28 @@ class HybridGroups:
         self._is_moving, self._postponed = False, None
         self._cold.clear()
         self._state.cold_groups = 0
+        seen = np.zeros(_SEEN_BYTES, np.uint8)
         for number, table in enumerate(tables):
             for part in parts_of(table):
-                self._cold.store([self._cold.packed(number, part, self._codes(part))])
+                codes, groups = self._coded(part)
+                repeated = self._tables.repeated_values(number, part) if number else self._repeated(part, codes, groups, seen)
+                refuse_contradictions(self._state.relation, repeated)
+                self._cold.store([self._cold.packed(number, part, codes)])
                 self._cold.tidy()
                 self._state.cold_groups += 0 if number else part.num_rows
+
+    def _repeated(self, part: pa.RecordBatch, codes: Int64s, groups: int, seen: npt.NDArray[np.uint8]) -> int:
+        """Return how many groups of a part are in it twice, or on disk; `seen` is a filter of those before it."""
+        may_be = self._cold.may_be_seen(codes, seen)
+        stored = self._cold.find(np.sort(codes[may_be]))
+        repeated: int = part.num_rows - groups
+        if stored is not None:  # or others with their hash
+            keys = self._state.schema
+            doubtful = pa.concat_batches(
+                [one.select(keys.names).cast(keys) for one in (part.filter(pa.array(may_be)), stored.rows[0])]
+            )
+            repeated += doubtful.num_rows - self._coded(doubtful)[1]
+        return repeated
 
     def written(self, table: int) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one table for the groups on disk, in chunks."""
@@ -303,6 +322,9 @@ class HybridGroups:
 
     def _codes(self, rows: pa.RecordBatch) -> Int64s:
         """Return the hash of the key of each row."""
+        return self._coded(rows)[0]
+
+    def _coded(self, rows: pa.RecordBatch) -> tuple[Int64s, int]:
+        """Return the hash of the key of each row, and how many keys there are."""
         lines = self._state.load(rows, rows.num_rows)
-        codes: Int64s = lines.key_codes[lines.entry_of[: lines.count]]
-        return np.ascontiguousarray(codes)
+        return np.ascontiguousarray(lines.key_codes[lines.entry_of[: lines.count]]), lines.entries

@@ -27,7 +27,7 @@ import pyarrow as pa
 from zset_join.aggregates.accumulation import Accumulation
 from zset_join.aggregates.accumulators import Accumulator
 from zset_join.aggregates.group_state import GroupState
-from zset_join.aggregates.lines import Int64s
+from zset_join.aggregates.lines import Int64s, Lines
 from zset_join.aggregates.multisets import ValuesOf
 from zset_join.core.errors import BadInputError
 from zset_join.core.relation import Relation
@@ -35,7 +35,7 @@ from zset_join.core.row_conversion import conform
 from zset_join.kernels.aggregate.groups import add_rows
 from zset_join.shapes.aggregate import AggregateCall
 from zset_join.state.rows.hash_seed import IN_MEMORY
-from zset_join.state.rows.side_snapshot import snapshot_parts
+from zset_join.state.rows.side_snapshot import refuse_contradictions, snapshot_parts
 from zset_join.zset import ZSet, single_batch
 
 __all__ = ["PARTIAL_WEIGHT", "GroupTables", "Preaggregation", "partial_relation", "parts_of", "table_names", "weights_of"]
@@ -170,16 +170,30 @@ class GroupTables:
         return [pa.chunked_array([part[at] for part in parts], schema.field(at).type) for at in range(len(schema))]
 
     def insert(self, number: int, rows: pa.RecordBatch) -> None:
-        """Add rows of one table to the state; the table of groups comes first. Cost: the rows."""
-        lines, weights = self._state.load(rows, rows.num_rows), weights_of(rows)
+        """Add rows of one table that the state does not hold; the table of groups comes first. Cost: the rows."""
+        lines = self._state.load(rows, rows.num_rows)
         if number == 0:
-            add_rows(lines.count, lines.entry_of, weights, lines.line_words, lines.after_address)
+            add_rows(lines.count, lines.entry_of, weights_of(rows), lines.line_words, lines.after_address)
             for one in self._accumulators:
                 one.merge(lines, [rows.column(field.name) for field in one.columns()])
+            repeated = lines.count - lines.entries + int(np.count_nonzero(lines.found[: lines.entries]))
         else:
-            values = self._multisets[number - 1][1]
-            values.add_values(lines, [rows.column(field.name) for field in values.value_columns()], weights)
+            repeated = self._add_values(number, lines, rows)
+        refuse_contradictions(self._state.relation, repeated)
         self._state.store(lines)
+
+    def _add_values(self, number: int, lines: Lines, rows: pa.RecordBatch) -> int:
+        """Add values to lines; return how many are repeated."""
+        values = self._multisets[number - 1][1]
+        values.add_values(lines, [rows.column(field.name) for field in values.value_columns()], weights_of(rows))
+        cells = lines.cells[values.at]
+        return int(lines.count - cells.count + np.count_nonzero(cells.before[: cells.count]))
+
+    def repeated_values(self, number: int, rows: pa.RecordBatch) -> int:
+        """Return how many values of a table are repeated apart from their group, which is not in the state."""
+        lines = self._state.load(rows, rows.num_rows)
+        is_together = (np.diff(lines.entry_of[: lines.count]) >= 0).all()  # as written; what it repeats is found by `insert`
+        return 0 if is_together else self._add_values(number, lines, rows)
 
     def remove(self, tables: Sequence[pa.Table]) -> None:
         """Take groups out of the state, given as they were written. Cost: their rows."""

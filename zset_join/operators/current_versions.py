@@ -44,6 +44,7 @@ from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.state.rows.guarded import guarded
 from zset_join.state.rows.hash_seed import HashTables
 from zset_join.state.rows.side import SideState
+from zset_join.state.rows.side_snapshot import refuse_contradictions, repeated_rows
 from zset_join.state.rows.usage import check_same_epoch
 from zset_join.state.time.expiring_rows import ExpiringEpoch, ExpiringRows, TimeToLive
 from zset_join.state.time.order_words import time_words
@@ -55,7 +56,7 @@ from zset_join.state.time.rejections import (
     late_or_rejected_rows,
     raise_for_rejections,
 )
-from zset_join.zset import ZSet
+from zset_join.zset import ZSet, single_batch
 from zset_join.zset.protocol import NOTHING_DUE, NextDue
 
 __all__ = ["GONE", "HELD", "HELD_NET", "CurrentVersions"]
@@ -208,9 +209,12 @@ class CurrentVersions:
 
     def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:
         self._prepared = None
+        tables = {name: table if isinstance(table, pa.Table) else table.read_all() for name, table in tables.items()}
         self._shown.restore({name: table for name, table in tables.items() if name not in (HELD, HELD_NET)})
         for rows in self._future:
             rows.restore(tables)
+        if self._held is not None:
+            refuse_contradictions(self.inputs[0].name, repeated_rows(single_batch(tables[HELD]), _ARRIVED))
         self._end(self._shown.absorbed_epoch)
 
     def close(self) -> None:

@@ -66,6 +66,7 @@ _RETRIES = 1000
 """More than fit into the seconds: these are the limit."""
 _OF_CLIENT = ("timeout", "connect_timeout")
 _FIRST_WAIT_SECONDS = 0.2
+_UNANSWERED = ("response body", "error sending request")
 _Result = TypeVar("_Result")
 _used_by: list[int] = []
 """The process whose threads obstore has; empty before its first use."""
@@ -219,8 +220,8 @@ class BucketFolder:
                 try:
                     return act()
                 except BaseError as error:
-                    # The library does not repeat a request whose answer ends early.
-                    if "response body" not in str(error) or time.monotonic() >= ends:
+                    # The library repeats no request whose answer ends early, and no DELETE that is not answered.
+                    if not any(text in str(error) for text in _UNANSWERED) or time.monotonic() >= ends:
                         raise self._failed(name, error) from error
                 time.sleep(_FIRST_WAIT_SECONDS)
 

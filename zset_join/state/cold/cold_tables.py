@@ -26,6 +26,7 @@ import pyarrow as pa
 
 from spill.cold_store import ColdRows, Int64s
 from spill.cold_stores import ColdStores, closing_on_error
+from spill.filters import seen_before, shift_of
 from spill.opening import open_stores
 from spill.residency import NEVER, ResidencyPolicy, Scores
 from spill.row_bytes import pack_rows, unpack_rows
@@ -94,6 +95,12 @@ class ColdTables:
         if not len(cold_rows):
             return None
         return FoundRows(tuple(self._of_table(cold_rows, table) for table in range(len(self._schemas))), cold_rows.places)
+
+    def may_be_seen(self, codes: Int64s, seen: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
+        """Return which hashes may be among those that a filter was given before, and give it these."""
+        found = np.empty(len(codes), np.bool_)
+        seen_before(codes, shift_of(seen), seen, found)
+        return found
 
     def take(self, rows: FoundRows) -> None:
         """Remove rows that were found, for they are in memory now."""

@@ -27,6 +27,7 @@ import pyarrow as pa
 from zset_join.core.errors import StateError
 from zset_join.state.rows.hash_seed import IN_MEMORY, HashTables
 from zset_join.state.rows.keyed_rows import KeyedRows
+from zset_join.state.rows.side_snapshot import refuse_contradictions, repeated_rows
 
 __all__ = [
     "ARRIVAL",
@@ -232,6 +233,9 @@ class MatchMemo:
     def restore(self, table: pa.Table | pa.RecordBatchReader) -> None:
         self.lines.restore(table)
         self._index()
+        # A row may have met equal rows; without one, or while it waits, it has one line.
+        alone = np.flatnonzero(self.lines.is_live() & (self.lines.words(KIND) != JOINED)).astype(np.int64) + 1
+        refuse_contradictions(self._name, repeated_rows(self.lines.gather(alone), ARRIVAL))
 
     def _note(self, due_us: int, numbers: Int64s) -> None:
         if due_us not in self._by_due:

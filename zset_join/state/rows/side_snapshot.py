@@ -42,6 +42,8 @@ __all__ = [
     "SNAPSHOT_WEIGHT",
     "counted_reader",
     "null_keys",
+    "refuse_contradictions",
+    "repeated_rows",
     "restore_side",
     "side_reader",
     "snapshot_counts",
@@ -238,6 +240,28 @@ def restore_side(
     side.header[s.H_NULL_KEYS_COUNTED] = dropped.is_counted
 
 
+def refuse_contradictions(relation: str, rows: int) -> None:
+    """Refuse a snapshot with rows that are held twice, or cannot be; every kind of state counts its own."""
+    if rows:
+        raise StateError(
+            f'the snapshot of "{relation}" holds {rows} rows that contradict each other; it is damaged. Restore from an older '
+            "one.",
+            code="SNAPSHOT_CONTRADICTION",
+            relation=relation,
+        )
+
+
+def repeated_rows(rows: pa.RecordBatch, arrivals: str) -> int:
+    """Return how many rows are equal to one before them of the same arrival, a column; others may share it."""
+    numbers = rows.column(arrivals).to_numpy()
+    order = np.argsort(numbers, kind="stable")
+    same = np.flatnonzero(np.diff(numbers[order]) == 0)
+    if not len(same):
+        return 0
+    doubtful = rows.take(pa.array(order[np.union1d(same, same + 1)]))
+    return int(doubtful.num_rows) - len(ZSet(doubtful, np.ones(doubtful.num_rows, np.int64)).consolidated())
+
+
 def _order_tombstones(side: SideState) -> None:
     """Let the tombstones wait in the order of the watermarks they were left at, whatever order they came in."""
     numbers = side.tombstone_numbers()
@@ -269,13 +293,7 @@ def _restore_part(
     changes = np.empty((2 * len(rows), CHANGE_WORDS), np.int64)
     side.list_changes(prepared, 0, int(changes.ctypes.data))
     bad = prepared.rejected or _repeated(side, prepared) or (0 if side.keeps_tombstones else int(tombstone.sum()))
-    if bad:
-        raise StateError(
-            f'the snapshot of "{side.relation.name}" holds {bad} rows that contradict each other; it is damaged. Restore from '
-            "an older one.",
-            code="SNAPSHOT_CONTRADICTION",
-            relation=side.relation.name,
-        )
+    refuse_contradictions(side.relation.name, bad)
     side.absorb(prepared, None)
     end = int(side.header[s.H_ROWS_END])
     if tombstone.any():

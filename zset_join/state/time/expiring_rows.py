@@ -37,7 +37,7 @@ from zset_join.state.rows.hash_seed import HashTables
 from zset_join.state.rows.keyed_rows import KeyedRows
 from zset_join.state.rows.side import PreparedSide, SideRules, SideState
 from zset_join.state.rows.side_changes import NetChanges, SideChanges
-from zset_join.state.rows.side_snapshot import restore_side, side_reader
+from zset_join.state.rows.side_snapshot import refuse_contradictions, restore_side, side_reader
 from zset_join.state.time.expiries import Expiries
 from zset_join.state.time.order_words import time_words
 from zset_join.zset import ZSet
@@ -392,6 +392,8 @@ class ExpiringRows:
         self._expiries.set_counts(json.loads((table.schema.metadata or {}).get(_COUNTS, b"[0, 0, 0]")))
         if self._keys is not None:
             _restore_timed(self._keys.side, self._key_expiries, tables[f"{self.name}_keys"])
+            header = self._keys.side.header
+            refuse_contradictions(self.relation.name, int(header[s.H_LIVE_ROWS] - header[s.H_JOIN_COUNT]))
 
     def resident_bytes(self) -> int:
         size = self.side.resident_bytes() + self._expiries.resident_bytes()

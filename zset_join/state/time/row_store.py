@@ -144,6 +144,17 @@ class RowStore:
             rows = part.select(self.schema.names).cast(pa.schema([one.with_nullable(True) for one in self.schema]))
             yield rows.to_batches()[0], weights, ~arrivals if self._latest_first else arrivals, marks.astype(np.uint8)
 
+    def repeated(self, restored: pa.Table) -> int:
+        """Return how many of the restored rows found no place, or have the key and the arrival of another one."""
+        lost: int = restored.num_rows - self.live_rows
+        if (np.diff(restored.column(_ARRIVAL).to_numpy()) > 0).all():
+            return lost
+        end = int(self.arena.header[s.H_ROWS_END])  # rows out of several buckets have one arrival under different keys
+        live = np.flatnonzero(self._field("u1", c.FLAGS, end) & c.FLAG_LIVE)
+        arrivals, keys = (self._field(*at, end)[live] for at in (("<i8", self._arrival_place), ("<u4", c.HASH)))
+        order = np.lexsort((keys, arrivals))
+        return lost + int(np.count_nonzero((np.diff(arrivals[order]) == 0) & (np.diff(keys[order]) == 0)))
+
     def resident_bytes(self) -> int:
         return self.arena.record_bytes() + self.arena.heap_bytes()
 

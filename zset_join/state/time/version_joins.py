@@ -20,7 +20,7 @@ import pyarrow as pa
 from zset_join.core.epochs import Tick
 from zset_join.kernels.rows import side as s
 from zset_join.shapes.version_join import COUNTERS
-from zset_join.state.rows.side_snapshot import snapshot_epoch
+from zset_join.state.rows.side_snapshot import refuse_contradictions, snapshot_epoch
 from zset_join.state.rows.usage import check_same_epoch
 from zset_join.state.time.key_runs import KeyRuns
 from zset_join.state.time.row_store import RowStore
@@ -108,6 +108,7 @@ class TimedState:
             epoch = max(epoch, snapshot_epoch(table))
             for batch, weights, arrivals, deletes in rows.restored(table):
                 take(rows, batch, weights, arrivals, deletes)
+            refuse_contradictions(rows.name, rows.repeated(table))
             facts = table.schema.metadata or {}
             if _FORGOTTEN in facts:
                 self.keys.forgotten_until = max(self.keys.forgotten_until, json.loads(facts[_FORGOTTEN])["time"])
