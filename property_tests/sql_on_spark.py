@@ -181,8 +181,7 @@ class _File:
                 else:
                     self._tally.counts["fails on both"] += 1
                 continue
-            alone = text if self._execution == "executors" else ""
-            group = f"{other.settings.get('on_bad_input')}{other.settings.get('max_watermark_jump')}{alone}"
+            group = f"{other.settings.get('on_bad_input')}{other.settings.get('max_watermark_jump')}"
             groups.setdefault(group, []).append((text, other, expected))
         for together in groups.values():
             answers = self._answers([other for _, other, _ in together])
@@ -226,13 +225,9 @@ class _File:
                 "localStateDir": f"{place}/local",
                 "onBadInput": queries[0].settings.get("on_bad_input", "error"),
             }
-            if len(queries) == 1:  # a query of several views is of the driver alone
-                writer = queries[0].view.writeStream.options(**options).to(sinks[0])
-            else:
-                several = writeStream({f"view {at}": one.view for at, one in enumerate(queries)}).options(**options)
-                for at, sink in enumerate(sinks):
-                    several = several.view(f"view {at}").to(sink)
-                writer = several
+            writer = writeStream({f"view {at}": one.view for at, one in enumerate(queries)}).options(**options)
+            for at, sink in enumerate(sinks):
+                writer = writer.view(f"view {at}").to(sink)
             writer.trigger(availableNow=True).start().awaitTermination()
         return [sorted_rows(sink.contents(), one.bound) for sink, one in zip(sinks, queries, strict=True)]
 
