@@ -191,7 +191,7 @@ class _File:
 
     def _compare(self, text: str, here: pa.Table, there: pa.Table | Exception) -> None:
         if isinstance(there, Exception):
-            self._failed(text, f"only Spark fails: {type(there).__name__}: {str(there)[:600]}")
+            self._failed(text, f"only Spark fails: {type(there).__name__}: {str(there)[-900:]}")
             return
         expected, found = _counted(here), _counted(there)
         if found != expected:
