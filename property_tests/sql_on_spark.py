@@ -81,15 +81,7 @@ def sweep(
     files: list[str] | None = None,
     execution: str = "executors",
 ) -> Tally:
-    """Run the fixtures on both engines.
-
-    Args:
-        spark: a session of Spark.
-        plan_only: make views, run nothing.
-        minutes: stop after so many; None: run all.
-        files: names of fixture files; None: all.
-        execution: where the queries inside Spark run.
-    """
+    """Run the fixtures on both engines; `plan_only`: make views, run nothing."""
     tally = Tally()
     until = None if minutes is None else time.monotonic() + 60 * minutes
     chosen = files or FILES
@@ -119,8 +111,10 @@ class _File:
 
     def run(self, *, plan_only: bool, seconds: float | None) -> None:
         """Run the statements of the file on both engines, then its queries."""
-        queries: list[tuple[str, Query, Query]] = []
+        self._bound: list[tuple[str, Query, Query]] = []
         for mark, text in read(self._name):
+            if text.upper().startswith("ALTER TABLE"):  # what was bound before reads the table as it was
+                self._run_bound(plan_only=plan_only, seconds=seconds)
             if mark.startswith("+FUNCTION"):
                 for session in (self._here, self._there):
                     session.create_temporal_table_function(*mark.split()[1:])
@@ -135,7 +129,11 @@ class _File:
             elif isinstance(other, BaseException):
                 self._failed(text, f"a statement fails inside Spark: {type(other).__name__}: {other}")
             elif isinstance(made, Query):
-                queries.append((text, made, other))
+                self._bound.append((text, made, other))
+        self._run_bound(plan_only=plan_only, seconds=seconds)
+
+    def _run_bound(self, *, plan_only: bool, seconds: float | None) -> None:
+        queries, self._bound = self._bound, []
         for running in (*self._here.running, *self._there.running):
             running.stop()
         queries.sort(key=lambda one: -_stages(one[1].bound.view.node))

@@ -49,6 +49,8 @@ def named(layout: SlotLayout, *batches: pa.RecordBatch) -> tuple[list[object], l
 def test_columns_of_equal_type_share_a_slot() -> None:
     assert LAYOUT.slots == ((0, 1), (1, 2))
     assert LAYOUT.types == (pa.int64(), pa.string(), pa.float64())
+    named = [pa.schema({"x": pa.list_(pa.field(inner, pa.string())), "y": pa.struct({inner: pa.int8()})}) for inner in "ab"]
+    assert make_layout(*named, has_raw=False).slots == ((0, 1), (0, 2))
 
 
 def test_a_slot_is_used_once_per_side() -> None:

@@ -116,10 +116,6 @@ class PlacedQuery:
         """Return the query with one of its views, for questions about it: its stages are the same."""
         return replace(self, plan=replace(self.plan, views=(self.plan.view(name),)))
 
-    @property
-    def columns(self) -> list[str]:
-        return list(self.output.schema.names)
-
     @cached_property
     def streams(self) -> tuple[SourceStream, ...]:
         """Return the streams as the stages are fed them, in the order in which Spark reads them."""

@@ -15,7 +15,7 @@ pieces are many and small, they are sorted row by row instead.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -100,17 +100,23 @@ def make_layout(*schemas: pa.Schema, has_raw: bool, types: Iterable[pa.DataType]
 def assign_slots(types: list[pa.DataType], schema: pa.Schema) -> tuple[int, ...]:
     """Return the slot of every column of a side; where no slot has the type, one is added to `types`."""
     slots: list[int] = []
-    free: dict[pa.DataType, deque[int]] = {}
+    free: dict[Hashable, deque[int]] = {}
     for at, kind in enumerate(types):
-        free.setdefault(kind, deque()).append(at)
+        free.setdefault(_same_as(kind), deque()).append(at)
     for kind in schema.types:
-        unused = free.get(kind)
+        unused = free.get(_same_as(kind))
         if unused:
             slots.append(unused.popleft())
         else:
             slots.append(len(types))
             types.append(kind)
     return tuple(slots)
+
+
+def _same_as(kind: pa.DataType) -> Hashable:
+    """Return what is equal for equal types: of a list or map, the names of its inner fields do not count."""
+    inner, has_names = map(kind.field, range(kind.num_fields)), pa.types.is_struct(kind)
+    return (kind.id, *((one.name * has_names, _same_as(one.type)) for one in inner)) if kind.num_fields else kind
 
 
 def travelling_schema(layout: SlotLayout, *, has_target: bool = False) -> pa.Schema:
