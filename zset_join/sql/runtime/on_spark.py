@@ -63,8 +63,8 @@ __all__ = ["SparkRuntime"]
 _WAIT_SECONDS = 2.0
 _EXECUTORS = (
     "the queries of a session are one pipeline on the driver, and execution = 'executors' requests tasks of Spark's. RESET the "
-    "setting; or start the query by itself, over tables that Spark reads: "
-    'session.sql("SELECT ...").view.writeStream.option("execution", "executors").'
+    "setting; or start the query, or several, beside the session over its tables: "
+    'zset_join.spark.writeStream({"a": session.sql("SELECT ...").view, ...}).option("execution", "executors").'
 )
 
 
