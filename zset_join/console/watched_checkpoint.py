@@ -259,8 +259,9 @@ class WatchedCheckpoint:
             raise _not_from_here(
                 "explain_row", "keep_inputs=True lets a pipeline explain its rows; inside Spark open query.console()."
             )
-        schema = query_plan(self.location).output_of(_view(query_plan(self.location), view)).schema
-        return events_of(self._answers.explain_row(view, typed_values(schema, where)))
+        plan = query_plan(self.location)
+        name = _view(plan, view)
+        return events_of(self._answers.explain_row(name, typed_values(plan.output_of(name).schema, where)))
 
     def verify(self, view: str | None, report: Callable[[str], None]) -> Answer:
         if self._answers.verify is None:

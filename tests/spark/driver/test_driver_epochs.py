@@ -120,7 +120,8 @@ def test_several_views_are_one_query_with_outputs_of_their_own(orders: Source, c
     joined = _joined(orders, customers)
     views = {"rows": joined.select("order_id", "name"), "counts": joined.groupBy("name").count()}
     path = str(tmp_path / "v.duckdb")
-    writer = writeStream(views).options(checkpointLocation=str(tmp_path / "cp")).trigger(availableNow=True)
+    options = {"checkpointLocation": str(tmp_path / "cp"), "retainInputLog": True}
+    writer = writeStream(views).options(**options).trigger(availableNow=True)
     writer = writer.view("rows").toDuckDB(path, "r").view("counts").toDuckDB(path, "c")
 
     query = writer.option("execution", "driver").start()
@@ -130,6 +131,9 @@ def test_several_views_are_one_query_with_outputs_of_their_own(orders: Source, c
         assert database.execute("FROM r ORDER BY 1").fetchall() == [(3, "ANNA"), (4, "BOB")]
         assert database.execute("FROM c ORDER BY 1").fetchall() == [("ANNA", 1), ("BOB", 1)]
     assert set(query._runner.progress.entries[-1]["views"]) == {"rows", "counts"}
+    with writer.attach() as stored:
+        assert stored.verify().equal
+        assert stored.explain_row({"name": "BOB"}, view="counts").events
 
 
 def test_limits_of_the_driver_refuse_an_epoch_which_the_next_start_takes_whole(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -31,7 +33,9 @@ def explain(orders: Source, customers: Source, run: Run) -> Explain:
     query = run(joined, Collected())
 
     def explained(view: Callable[[JoinedStream], JoinedStream], most_rows: int = 100, **row: Any) -> RowHistory:
-        return explain_row(view(joined).placed, query._runner, row, most_rows=most_rows)
+        runner = copy(query._runner)
+        runner.query = view(joined).placed
+        return explain_row(runner, None, row, most_rows=most_rows)
 
     return explained
 
@@ -94,7 +98,8 @@ def test_groups_are_explained_by_what_changed_their_rows(orders: Source, custome
 def test_a_question_without_an_answer_is_refused(
     orders: Source, customers: Source, view: Callable[[JoinedStream], JoinedStream], row: dict[str, Any], why: str
 ) -> None:
+    runner: Any = SimpleNamespace(query=view(join_of(orders, customers)).placed, checkpoint=None)
     with pytest.raises(OptionError, match=why) as refused:
-        explain_row(view(join_of(orders, customers)).placed, object(), row, most_rows=10)  # type: ignore[arg-type]
+        explain_row(runner, None, row, most_rows=10)
 
     assert refused.value.code == "ROW_QUESTION"

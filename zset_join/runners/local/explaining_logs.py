@@ -92,7 +92,8 @@ def explain_from_logs(
     search = _Search(files, options, row, rows_with(requested_values(view, row)), most_changes)
     numbered = {one.number: one.stage for one in stages}
     for one in reversed(stages):
-        search.stage(one, None if one.target is None else numbered[one.target[0]].inputs[one.target[1]])
+        if one.target is None or one.target[0] in numbered:  # others lead to another view
+            search.stage(one, None if one.target is None else numbered[one.target[0]].inputs[one.target[1]])
     return search.history(stages)
 
 

@@ -164,23 +164,24 @@ class StoredQuery:
         found: Savepoint = self._call("backup", directory=directory)
         return found
 
-    def explain_row(self, row: Mapping[str, Any], *, most_rows: int = 1_000) -> RowHistory:
+    def explain_row(self, row: Mapping[str, Any], *, view: str | None = None, most_rows: int = 1_000) -> RowHistory:
         """Return the input changes that produced and retracted the output rows with given values, from the kept log.
 
         Epochs wait meanwhile. The log reaches back to the last snapshot of a bucket, or with `retainInputLog` to the start.
 
         Args:
-            row: columns of the output to values; best its key.
+            row: columns of the view to values; best its key.
+            view: its name; optional if there is only one.
             most_rows: input changes to report at most, of an epoch.
 
         Raises:
-            OptionError: `ROW_QUESTION`: an unknown column, a value of another type, or too many changes.
+            OptionError: `ROW_QUESTION`: an unknown column, a value of another type, or too many changes; `VIEW_NAME`.
             StateError: the checkpoint cannot be read.
 
         Cost: a replay of the snapshots and logs of all stages on the driver, one bucket at a time; with a step that Spark alone
             evaluates a small Spark job per epoch.
         """
-        found: RowHistory = self._call("explain_row", row=row, most_rows=most_rows)
+        found: RowHistory = self._call("explain_row", row=row, view=view, most_rows=most_rows)
         return found
 
     def diff(
@@ -295,7 +296,7 @@ def _open_console(query: StoredQuery, runner: QueryRunner, *, port: int, other: 
 
     answers = QueryAnswers(
         verify=verified,
-        explain_row=lambda view, row: query.explain_row(row),  # noqa: ARG005 - of the only view
+        explain_row=lambda view, row: query.explain_row(row, view=view),
         view_rows=lambda view, values: query.view_rows(view, values, most_rows=_MOST_ROWS),
         diff=None if other is None else lambda: query.diff(other),
         options={one.name: _plain(getattr(options, one.name)) for one in fields(options)},

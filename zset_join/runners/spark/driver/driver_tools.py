@@ -79,25 +79,27 @@ class DriverTools:
     ) -> VerificationReport:
         _refuse_given(given)
         epochs = self._kept("verify()")
-        schema = epochs.schema
+        plan, found = epochs.settings.query.plan, dict[str, VerificationReport]()
+        views = [view.name for view in plan.views] if actual_df is None and len(plan.views) > 1 else [None]
         with epochs.pause():
             pipeline = epochs.opened()
-            emitted = _readable(epochs) if actual_df is None else {"": actual_df.toArrow}
-            if not emitted:
+            for view in views:
+                schema = plan.output_of(plan.view(view).name).schema
+                emitted = _readable(epochs, view) if actual_df is None else {"": actual_df.toArrow}
+                for name, read in emitted.items():
+                    rows, at = _emitted_rows(read(), schema), name if view is None else f'view "{view}", {name}'
+                    found[at] = pipeline.verify(view=view, contents=rows, most_differences=most_differences)
+            if not found:
                 raise OptionError(
                     "no output can be read back; pass verify(actual_df=...) with the emitted changes and their column _weight.",
                     code="VERIFY_OUTPUT",
                 )
-            found = {
-                name: pipeline.verify(contents=_emitted_rows(read(), schema), most_differences=most_differences)
-                for name, read in emitted.items()
-            }
         return replace(of_outputs(found), basis=dict.fromkeys(pipeline.sources, "log"))
 
-    def explain_row(self, row: Mapping[str, Any], *, most_rows: int) -> RowHistory:
+    def explain_row(self, row: Mapping[str, Any], *, view: str | None = None, most_rows: int) -> RowHistory:
         epochs = self._kept("explain_row()")
         with epochs.pause():
-            return epochs.opened().explain_row(row, most_changes=most_rows)
+            return epochs.opened().explain_row(row, view=view, most_changes=most_rows)
 
     def view_rows(self, view: str, values: Mapping[str, Any], *, most_rows: int) -> tuple[ZSet, int]:
         epochs = self._epochs
@@ -142,10 +144,10 @@ class ExecutorTools:
         given = given_tables(self._runner.query, left_df=left_df, right_df=right_df, tables=tables)
         return verify(self._runner, given=given, **options)
 
-    def explain_row(self, row: Mapping[str, Any], *, most_rows: int) -> RowHistory:
+    def explain_row(self, row: Mapping[str, Any], *, view: str | None = None, most_rows: int) -> RowHistory:
         from zset_join.runners.spark.tools.logged_stages import explain_row
 
-        return explain_row(self._runner.query, self._runner, row, most_rows=most_rows)
+        return explain_row(self._runner, view, row, most_rows=most_rows)
 
     def evolve(
         self, query: PlannedQuery, after: EpochRunner | ExecutorSettings, terms: ChangeTerms, *, given: Collection[str]

@@ -93,12 +93,7 @@ class SeveralOutputs:
         yield from ((one, one.output) for one in self._chosen if isinstance(one.output, SelectiveOutput))
 
     def set_aside_in(self, dead_letter_path: str, *, quarantines: bool) -> None:
-        """Set aside, or refuse, rows that an output can never hold.
-
-        Args:
-            dead_letter_path: where tasks put them that write the output themselves.
-            quarantines: they are set aside; else they are refused.
-        """
+        """Set rows aside that an output can never hold, at a path where tasks write the output themselves; or refuse them."""
         for _, output in self._selective():
             output.quarantines, output.dead_letter_path = quarantines, dead_letter_path
 
@@ -130,13 +125,7 @@ class SeveralOutputs:
         return "; ".join(map("".join, named))
 
     def open(self, relations: Mapping[str, Relation], query_id: str, *, may_lack_columns: Collection[str] = ()) -> None:
-        """Attach every output to the query.
-
-        Args:
-            relations: the rows of the views.
-            query_id: the query.
-            may_lack_columns: views whose outputs are given columns by `give_change`.
-        """
+        """Attach every output to the query; `may_lack_columns`: views whose outputs are given columns by `give_change`."""
         known = {self.known(view): (view in may_lack_columns, relation) for view, relation in relations.items()}
         try:
             for one in self._chosen:

@@ -27,7 +27,7 @@ from zset_join.core.errors import PlanError, StateError
 from zset_join.runners.local.explaining_logs import LoggedStage, explain_from_logs
 from zset_join.runners.local.feeding import transforms_of
 from zset_join.runners.spark.epoch.runner import EpochRunner
-from zset_join.runners.spark.planning.stages import Placed, PlannedStage
+from zset_join.runners.spark.planning.stages import PlannedStage
 from zset_join.runners.spark.rows.schemas import spark_schema
 from zset_join.stages.stage import NO_LIMIT
 from zset_join.state.rows.side_snapshot import SNAPSHOT_WEIGHT
@@ -123,9 +123,10 @@ class _ReadChanges:
         return pa.RecordBatch.from_arrays([*rows.columns, *map(pa.array, added)], schema=schema)
 
 
-def explain_row(view: Placed, runner: EpochRunner, row: Mapping[str, Any], *, most_rows: int) -> RowHistory:
-    requested_values(view.output.schema, row)
-    checkpoint = runner.checkpoint
+def explain_row(runner: EpochRunner, view: str | None, row: Mapping[str, Any], *, most_rows: int) -> RowHistory:
+    query, checkpoint = runner.query, runner.checkpoint
+    query = query if view is None or len(query.outputs) == 1 else query.of_view(view)
+    requested_values(query.output.schema, row)
     if checkpoint is None:
         raise StateError("the query was not attached to its checkpoint", code="NOT_ATTACHED")
     # Rows in quarantine are in the log; they are omitted here as they were omitted then.
@@ -133,8 +134,8 @@ def explain_row(view: Placed, runner: EpochRunner, row: Mapping[str, Any], *, mo
         runner.operator_options, on_bad_input="quarantine", buffer_limit=NO_LIMIT, hot_budget=None, table_budget=None
     )
     with runner.pause():
-        stages = [_logged_stage(one, at, checkpoint) for one in view.planned_stages for at in range(len(one.uses))]
-        return explain_from_logs(stages, view.output.schema, checkpoint.files, options, row, most_changes=most_rows)
+        stages = [_logged_stage(one, at, checkpoint) for one in query.planned_stages for at in range(len(one.uses))]
+        return explain_from_logs(stages, query.output.schema, checkpoint.files, options, row, most_changes=most_rows)
 
 
 def _logged_stage(one: PlannedStage, at: int, checkpoint: Checkpoint) -> LoggedStage:
