@@ -32,6 +32,8 @@ def test_a_room_without_places_names_none(tmp_path: Path) -> None:
 
     assert [one.split(" is named")[0] for one in found] == ["line 1: OnDriver", "line 4: to_executors"]
     assert list(breaches(written(tmp_path / "zset_join" / "runners" / "moved.py", source))) == []
+    (found_flags,) = breaches(written(tmp_path / "zset_join" / "flags.py", "def go(a: bool, b: bool, *, c: bool): ...\n"))
+    assert "go has more than 2 flags" in found_flags
 
 
 @pytest.mark.parametrize("name", ["common.py", "helpers.py", "utils.py"])

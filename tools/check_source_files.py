@@ -6,6 +6,7 @@
   has none.
 - A place is not a feature: in `plan`, `stages`, `evolution`, `tools` and `checkpoint` nothing is named after the driver,
   executors or Spark Connect.
+- No function of the library has more than two flags: those are cases, which have names.
 - An `__init__.py` holds a docstring, imports, `__all__` and other names in double underscores, and no logic; `if TYPE_CHECKING`
   may part the same.
 
@@ -23,6 +24,7 @@ from pathlib import Path
 __all__ = ["breaches", "main", "source_files"]
 
 LONGEST_FILE_LINES = 900
+MOST_FLAGS = 2
 MEANINGLESS_NAMES = frozenset({"common.py", "helpers.py", "utils.py"})
 GATEWAY_NAMES = frozenset(
     {"_jdf", "_jvm", "_jc", "_jsc", "_gateway", "_jreader", "_jwrite", "_jsparkSession", "jvm", "py4j", "sparkContext"}
@@ -55,6 +57,8 @@ def breaches(path: Path) -> Iterator[str]:
         yield from gateway_uses(source)
     if PLACELESS_ROOMS & {*_inside(path.resolve().parent.parts)[1:2]}:
         yield from names_of_places(source, path.stem)
+    if _inside(path.resolve().parent.parts):
+        yield from functions_of_flags(source)
     if path.name == "__init__.py":
         yield from (
             f"line {statement.lineno}: logic in __init__.py; move it to a module and import it"
@@ -94,6 +98,15 @@ def names_of_places(source: str, stem: str) -> Iterator[str]:
     for line, name in named:
         if PLACES & {*re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower().split("_")}:
             yield f"line {line}: {name} is named after a place; this room has none"
+
+
+def functions_of_flags(source: str) -> Iterator[str]:
+    """Yield the functions with more than two parameters that are true or false."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef):
+            given = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
+            if sum(isinstance(one.annotation, ast.Name) and one.annotation.id == "bool" for one in given) > MOST_FLAGS:
+                yield f"line {node.lineno}: {node.name} has more than {MOST_FLAGS} flags; name its cases"
 
 
 def _is_without_gateway(folders: tuple[str, ...]) -> bool:
