@@ -12,7 +12,7 @@ from faults.profiles import IS_LONG, chosen, chosen_operations
 from faults.tally import Tally
 from zset_join.runners.local.durable import PipelineDirectory
 
-MOST_OPERATIONS = 6
+MOST_OPERATIONS = 4
 
 pytestmark = pytest.mark.timeout(chosen(short=300, long=0))
 

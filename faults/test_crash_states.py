@@ -15,8 +15,8 @@ from tests.sweeps import some_of
 # An epoch does the same file operations whatever the join type is: on a push, one type is searched long.
 # Six join types: the long profile checks more than 20,000 states.
 THOROUGH = chosen(short=("full",), long=HOWS)
-STATES_OF_A_JOIN = chosen(short={how: 24 if how in THOROUGH else 12 for how in HOWS}, long=dict.fromkeys(HOWS, 3_400))
-STATES_OF_LIVES = chosen(short=16, long=1_700)
+STATES_OF_A_JOIN = chosen(short={how: 12 if how in THOROUGH else 10 for how in HOWS}, long=dict.fromkeys(HOWS, 3_400))
+STATES_OF_LIVES = chosen(short=8, long=1_700)
 
 pytestmark = pytest.mark.usefixtures("warm")
 

@@ -844,6 +844,7 @@ LATE = frozenset(
         "a_retraction_retracts_the_newest_arrival",
         "copies_of_a_new_right_row_count_once",
         "the_padded_row_stays_beside_its_partner",
+        "loaded_KeepsTheLoad",
     )
 )
 """A history that shows them is rare, so that they take half of the time of all: `make soak` hunts them."""

@@ -25,7 +25,7 @@ from zset_join.stages.lookup_join import LookupJoinStage
 from zset_join.stages.process_time_join import ProcessTimeJoinStage
 from zset_join.stages.temporal_join import TemporalJoinStage
 
-CASES = {"push": range(60), "scout": range(2_000), "nightly": range(20_000)}
+CASES = {"push": range(20), "scout": range(2_000), "nightly": range(20_000)}
 
 
 def test_a_changed_timed_query_holds_what_the_new_one_holds_and_goes_on_like_it() -> None:
@@ -34,7 +34,7 @@ def test_a_changed_timed_query_holds_what_the_new_one_holds_and_goes_on_like_it(
         changed_timed_queries_hold(seed, outcome)
 
     assert outcome.evolved > 3 * outcome.refused
-    assert min(outcome.kept, outcome.rebuilt, outcome.returned, outcome.rows) > 25
+    assert min(outcome.kept, outcome.rebuilt, outcome.returned, outcome.rows) > 5
     assert outcome.codes.keys() >= {"EVOLVE_BY_TIME", "EVOLVE_JOURNAL"}
 
 

@@ -25,7 +25,7 @@ def test_imports_for_types_and_inside_functions_count(tmp_path: Path) -> None:
         d="from p import a\n",
     )
 
-    graph = import_graph(root, ["p"])
+    graph = import_graph(root, ("p",))
 
     assert graph["p.d"] == {"p.a"}
     assert circles(graph) == [["p.a", "p.b", "p.c"]]
@@ -38,7 +38,7 @@ def test_no_circle_of_imports_ties_modules_of_the_library() -> None:
 def test_modules_that_do_not_import_each_other_make_no_circle(tmp_path: Path) -> None:
     root = write(tmp_path, a="from p import b, c\n", b="from p import c\n", c="import os\n")
 
-    assert circles(import_graph(root, ["p"])) == []
+    assert circles(import_graph(root, ("p",))) == []
 
 
 def test_rooms_count_the_imports_between_them() -> None:

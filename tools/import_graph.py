@@ -6,8 +6,9 @@ python -m tools.import_graph      the circles of imports, one line each; exit 1 
 from __future__ import annotations
 
 import ast
+import functools
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 __all__ = ["PACKAGES", "circles", "import_graph", "package_graph"]
@@ -16,13 +17,9 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("zset_join", "spill")
 
 
-def import_graph(root: Path = ROOT, packages: Iterable[str] = PACKAGES) -> dict[str, set[str]]:
-    """Return every module with the modules of the same packages that it imports, anywhere in its file.
-
-    Args:
-        root: the folder that the packages are in.
-        packages: their names.
-    """
+@functools.cache
+def import_graph(root: Path = ROOT, packages: tuple[str, ...] = PACKAGES) -> dict[str, set[str]]:
+    """Return every module with the modules of the same packages that it imports, anywhere in its file."""
     files = {_name(path, root): path for package in packages for path in sorted((root / package).rglob("*.py"))}
     return {module: _imports(path, files) - {module} for module, path in files.items()}
 

@@ -110,6 +110,18 @@ def test_a_load_that_was_answered_is_taken_over_in_memory_and_over_files_dropped
     join.close()
 
 
+def test_a_load_that_was_answered_is_dropped_where_other_rows_are_absorbed() -> None:
+    draw, sides = random.Random(1), [relation("l"), relation("r")]
+    join, whole = (built(kind, *sides, **SMALL) for kind in (LoadedJoin, HashJoin))
+    answered, absorbed = ([drawn(draw, side, ids=1000) for side in sides] for _ in range(2))
+
+    list(join.answer(Tick(0), answered))
+    join.absorb(Tick(0), absorbed)
+    whole.absorb(Tick(0), absorbed)
+
+    assert exact_tables(join.snapshot()) == exact_tables(whole.snapshot())
+
+
 def test_a_join_that_holds_rows_works_an_epoch_at_once(loads: list[bool]) -> None:
     sides = [relation("l"), relation("r")]
     join = built(LoadedJoin, *sides, **SMALL)

@@ -42,7 +42,7 @@ RUNS = [
 """The operator, how many epochs are loaded, their rows, how many change rows, and the budget in MB."""
 SMALL_RUNS = [
     ("join", 60, 10_000, 20, 9),
-    ("values", 50, 20_000, 20, 20),
+    ("values", 40, 20_000, 10, 20),
     ("aggregate", 90, 10_000, 20, 9),
     ("buckets", 60, 10_000, 20, 20),
     ("route", 60, 10_000, 20, 9),

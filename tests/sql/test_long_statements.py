@@ -13,9 +13,9 @@ from zset_join.sql import connect
 TABLE = "CREATE TABLE o (id INT, v INT, PRIMARY KEY (id) NOT ENFORCED)"
 KEPT = {
     "and": "SELECT id FROM o WHERE " + " AND ".join(f"v <> {place}" for place in range(5, 1_000)),
-    "or": "SELECT id FROM o WHERE " + " OR ".join(f"v = {place}" for place in range(2, 1_000)),
+    "or": "SELECT id FROM o WHERE " + " OR ".join(f"v = {place}" for place in range(2, 500)),
     "join": "SELECT o.id FROM o, o AS p WHERE o.id = p.id AND " + " AND ".join(f"p.v <> {place}" for place in range(5, 600)),
-    "texts": "SELECT id FROM o WHERE " + " || ".join(["CAST(v AS STRING)"] * 1_000) + " > '2'",
+    "texts": "SELECT id FROM o WHERE " + " || ".join(["CAST(v AS STRING)"] * 500) + " > '2'",
     "sum": "SELECT id FROM o WHERE " + " + ".join(["v"] * 200) + " > 200",
     "rows": "SELECT id FROM o WHERE v = 3 UNION ALL " + " UNION ALL ".join(["SELECT id FROM o WHERE v > 9"] * 100),
 }

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import find, given, settings
 
+from property_tests.profiles import HUNT
 from zset_join import OptionError, Relation
 from zset_join.testing import live_rows
 from zset_join.testing.strategies import changelogs, histories
@@ -61,7 +62,7 @@ def _moves_a_key(lines: list[Any]) -> bool:
     ids=["move", "bare delete", "empty text", "retraction", "copies", "weight 0", "NaN", "duplicate", "-0.0"],
 )
 def test_what_goes_wrong_is_drawn(relation: Relation, wanted: Any) -> None:
-    assert wanted(find(changelogs(relation), wanted, settings=settings(max_examples=3000, deadline=None, database=None)))
+    assert wanted(find(changelogs(relation), wanted, settings=settings(HUNT, max_examples=3000)))
 
 
 @settings(max_examples=50, deadline=None, derandomize=True)
