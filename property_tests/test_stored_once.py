@@ -12,8 +12,9 @@ import pytest
 
 from property_tests.laws import LawBrokenError
 from property_tests.profiles import profile_name
-from property_tests.stored_once import views_equal_themselves_alone
+from property_tests.stored_once import _sides, views_equal_themselves_alone
 from zset_join.core.errors import ZsetJoinError
+from zset_join.expressions import left, right
 from zset_join.kernels.rows.side import H_MARK
 from zset_join.operators.upsert_table import Latest
 from zset_join.pipeline import Pipeline, changes
@@ -53,6 +54,10 @@ def _without_null_keys(side: Any, other: Any) -> None:
     other.drops_unmatchable = drops
 
 
+def _hold_alike(one: Any, other: Any) -> bool:
+    return one._contract() is not None and one._contract() == other._contract()
+
+
 def _of_its_own(side: Any) -> Any:
     live, dead = _live_refs(side)
     return (live[:0], dead[:0]) if side._held else (live, dead)
@@ -76,7 +81,7 @@ BUGS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "all literals are those of the first reader": (filters._Shape, "passes", _by_first),
     "rows reach the first view alone": (Engine, "_reached", lambda engine, known: list(engine._views)[:1]),
     "a table that a join writes lacks rows without a key": (SideState, "follow", _without_null_keys),
-    "a join finds rows by the key of another one": (SideState, "can_follow", lambda one, other: True),
+    "a join finds rows by the key of another one": (SideState, "can_follow", lambda one, other: _hold_alike(one, other)),
     "a table lists all rows but the first": (Latest, "_list", _without_the_first),
 }
 
@@ -134,3 +139,17 @@ def test_a_table_whose_rows_a_dropped_join_wrote_has_all_of_them(tmp_path: Path)
 
     assert answer == [((2, None), -1), ((2, "b"), 1)]
     assert wrong == [((2, "b"), 1)]  # as the join that was added has no rows without a key
+
+
+@pytest.mark.parametrize("lasts", [False, True], ids=["in memory", "in a directory"])
+def test_a_join_with_a_condition_holds_alone_the_side_whose_pairs_it_counts(tmp_path: Path, lasts: bool) -> None:
+    table, other = changes("t", "id BIGINT, k STRING, v BIGINT", keys="id"), changes("u", "k STRING, v BIGINT", keys="k")
+    conditions = [left("v") < right("v"), left("v") > right("v"), None]
+    views = {str(one): table.join(other, on="k", how="left", condition=one) for one in conditions}
+
+    with Pipeline(views, tmp_path if lasts else None) as pipeline:
+        pipeline.step({"t": [{"id": 1, "k": "a", "v": 1}], "u": [{"k": "a", "v": 2}]})
+        pipeline.step({"u": [{"k": "a", "v": 0}]})
+        held = {name: [one.follows for one in sides] for name, sides in _sides(pipeline).items()}
+
+    assert held == ({"t": [False], "u": [False]} if lasts else {"t": 3 * [False], "u": [False, True, True]})

@@ -308,7 +308,7 @@ class HybridGroups:
             held = self._tables.written(state.refs_at(piece), state.lines_at(piece))
             self._cold.store(
                 [
-                    self._cold.packed(number, part, self._codes(part))
+                    self._cold.packed(number, part, self._coded(part)[0])
                     for number, table in enumerate(held)
                     for part in parts_of(table)
                 ]
@@ -319,10 +319,6 @@ class HybridGroups:
             self._cold.tidy()
             if self._tables.has_values:
                 self._give_back()
-
-    def _codes(self, rows: pa.RecordBatch) -> Int64s:
-        """Return the hash of the key of each row."""
-        return self._coded(rows)[0]
 
     def _coded(self, rows: pa.RecordBatch) -> tuple[Int64s, int]:
         """Return the hash of the key of each row, and how many keys there are."""

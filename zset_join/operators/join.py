@@ -178,8 +178,13 @@ class HashJoin:
 
     @property
     def shared_sides(self) -> Sequence[SideState]:
-        """Return the sides that may hold their rows with others: not where rows count the pairs that pass a condition."""
-        return () if self._residual is not None and any(self._one_sided) else self._sides
+        """Return the sides that may hold their rows with others; one whose rows count the pairs that pass refuses it."""
+        return self._sides
+
+    @property
+    def counts_pairs(self) -> bool:
+        """Return whether folding an epoch in takes both sides as they were before it."""
+        return self._residual is not None and any(self._one_sided)
 
     def answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
         """Yield the change of the join in chunks of at most `chunk_rows` rows; all retractions come first.

@@ -85,16 +85,16 @@ class MemoryStates:
             raise
         self._is_timed = {number: is_timed(operator) for number, operator in self.operators.items()}
 
-    def share(self) -> None:
+    def share(self, *, over_files: bool = False) -> None:
         """Let stages that are fed the same upserts hold them once, while no thread reads them."""
-        for sides in self.fed_alike().values():
+        for sides in self.fed_alike(over_files=over_files).values():
             hold_once(sides)
 
-    def fed_alike(self) -> dict[str, list[SideState]]:
+    def fed_alike(self, *, over_files: bool = False) -> dict[str, list[SideState]]:
         """Return sides by what they are fed, whatever its columns are called; by its name for a source without steps."""
         fed: dict[str, list[SideState]] = {}
         for state in self._plan.states:
-            sides = shared_sides(self.states[state.number])
+            sides = shared_sides(self.states[state.number], over_files=over_files)
             for feeds, side in zip(self._plan.nodes[state.number].feeds, sides, strict=False):
                 (first, *others), _ = without_renaming(self._plan, feeds)
                 is_source = isinstance(first.origin, str) and not (first.steps or others)
@@ -146,7 +146,7 @@ def held_sides(plan: QueryPlan, options: StageOptions, workers: Workers) -> dict
     """Return by state, for its sides that are fed what a side before them is, the state and the place of that one."""
     states = MemoryStates(plan, options, workers=workers)
     try:
-        states.share()
+        states.share(over_files=True)
         sides = {number: shared_sides(one) for number, one in states.states.items()}
         places = {id(side): (number, at) for number, held in sides.items() for at, side in enumerate(held)}
         found = {

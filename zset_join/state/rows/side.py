@@ -746,10 +746,11 @@ class SideState:
         self._release()
 
 
-def shared_sides(operator: object) -> Sequence[SideState]:
+def shared_sides(operator: object, *, over_files: bool = False) -> Sequence[SideState]:
     """Return the sides of an operator that may hold their rows with others, by the places of its inputs."""
+    # Over files each folds its epochs in alone, so that the rows of another one may be those after the epoch.
     found: Sequence[SideState] = getattr(operator, "shared_sides", ())
-    return found
+    return () if over_files and getattr(operator, "counts_pairs", False) else found
 
 
 def hold_once(sides: Sequence[SideState]) -> None:
