@@ -256,8 +256,6 @@ def repeated_rows(rows: pa.RecordBatch, arrivals: str) -> int:
     numbers = rows.column(arrivals).to_numpy()
     order = np.argsort(numbers, kind="stable")
     same = np.flatnonzero(np.diff(numbers[order]) == 0)
-    if not len(same):
-        return 0
     doubtful = rows.take(pa.array(order[np.union1d(same, same + 1)]))
     return int(doubtful.num_rows) - len(ZSet(doubtful, np.ones(doubtful.num_rows, np.int64)).consolidated())
 
