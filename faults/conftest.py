@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from faults.driver import Driver, Place, tiny_thresholds
-from faults.histories import HOWS, SHAPES, recorded_history
+from faults.histories import HOWS, HOWS_ON_A_PUSH, SHAPES, recorded_history
+from faults.profiles import chosen
 from faults.tally import Tally
 
 # Tests compile what they call: a change of one kernel does not compile all of them.
@@ -24,7 +25,6 @@ _IN_MEMORY = Path("/dev/shm")
 
 @pytest.fixture(scope="package", autouse=True)
 def small_thresholds() -> Iterator[None]:
-    """Let merges and snapshots happen within a few epochs."""
     with tiny_thresholds():
         yield
 
@@ -41,7 +41,7 @@ def scratch() -> Iterator[Path]:
 @pytest.fixture(scope="package")
 def warm(small_thresholds: None) -> None:
     """Compile what the histories need, so that a child forked from here starts at once."""
-    for how in HOWS:
+    for how in chosen(short=HOWS_ON_A_PUSH, long=HOWS):
         for shape in SHAPES:
             directory = Path(tempfile.mkdtemp(prefix="zset_join-faults-"))
             history = recorded_history(how, shape, seed=0)
