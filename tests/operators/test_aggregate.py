@@ -144,6 +144,15 @@ def test_the_extreme_of_zeros_is_one_that_is_there(kind: pa.DataType) -> None:
     assert [str(row) for row, weight in answers[4] if weight > 0] == ["(-0.0, -0.0, 1)"]
 
 
+def test_a_retraction_of_a_zero_takes_the_other_one_where_it_is_not_there() -> None:
+    extremes = values(pa.float64(), "min", "max")
+    extremes.feed(rows(0.0, -0.0, -0.0, 7.0))
+
+    with pytest.raises(BadInputError, match="ABSENT_ROW"):
+        extremes.feed(gone(0.0, 0.0, 0.0, -0.0))
+    assert extremes.feed(gone(0.0, 0.0, 0.0)) == [((-0.0, 7.0), -1), ((7.0, 7.0), 1)]
+
+
 @pytest.mark.parametrize(
     ("kind", "low", "high"),
     [

@@ -170,7 +170,7 @@ class Accumulation:
             constraints.append((2 * entry_of + ~counted, copies.reshape(-1)))
             if isinstance(one, ValuesOf):
                 cells = lines.cells[one.at]
-                constraints.append((cells.cell_of, cells.before[: cells.count].copy()))
+                constraints.append(cells.limits or (cells.cell_of, cells.before[: cells.count].copy()))
         return constraints
 
 

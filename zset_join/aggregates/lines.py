@@ -31,6 +31,7 @@ class Cells:
     cell_of: Int64s  # of each row of the delta, -1 for none
     count: int  # of cells
     owners: list[Any] = field(default_factory=list)  # what the keys point into
+    limits: tuple[Int64s, Int64s] | None = None  # other cells of rows, and what these had, by which rows are refused
 
 
 @dataclass(slots=True)

@@ -11,6 +11,7 @@ Cost: see `zset_join.kernels.aggregate.tree`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ import pyarrow as pa
 
 from zset_join.aggregates.accumulators import Source, StateHeap
 from zset_join.aggregates.lines import Cells, Int64s, Lines
-from zset_join.aggregates.value_codecs import CompositeCodec, codec_of, valid_flags
+from zset_join.aggregates.value_codecs import NEGATIVE_ZERO, CompositeCodec, codec_of, valid_flags
 from zset_join.kernels.aggregate import tree
 from zset_join.kernels.aggregate.cells import match_cells, sort_cells
 from zset_join.kernels.aggregate.read import list_state
@@ -30,6 +31,43 @@ _MORE_HEAP = 1 << 20
 _LEAF_BYTES = 8192
 
 
+@dataclass(frozen=True)
+class _Rows:
+    """The values of a delta, the entry of the group of each, which are valid, and their weights."""
+
+    entry_of: Int64s
+    keys: Int64s
+    valid: Any
+    weights: Int64s
+    moved: Any = ()  # those of the first rows to which the last ones belong
+
+    def of_other_zeros(self, cells: Cells) -> _Rows:
+        """Return them with retractions of a zero that is not there as such of the other one, to which it is equal."""
+        after, moved = cells.before[: cells.count] + cells.weights[: cells.count], np.zeros(len(self.keys), np.int64)
+        for row in np.flatnonzero((self.weights < 0) & np.isin(self.keys[:, 0], (NEGATIVE_ZERO, 0))):
+            cell = cells.cell_of[row]
+            if cell >= 0 and after[cell] < 0:
+                moved[row] = min(-after[cell], -self.weights[row])
+                after[cell] += moved[row]
+        (at,) = moved.nonzero()
+        left = self.weights + moved
+        keys, weights = np.concatenate([self.keys, NEGATIVE_ZERO - self.keys[at]]), np.concatenate([left, -moved[at]])
+        valid = np.concatenate([self.valid, self.valid[at]])
+        return _Rows(np.concatenate([self.entry_of, self.entry_of[at]]), keys, valid, weights, at)
+
+    def limits(self, cells: Cells, count: int) -> tuple[Int64s, Int64s]:
+        """Return the cell of each of the first rows, and the copies that each cell had, where both zeros of a group are one."""
+        cell_of, before = cells.cell_of[:count].copy(), cells.before[: cells.count].copy()
+        cell_of[self.moved] = cells.cell_of[count:]
+        (zeros,) = (np.isin(self.keys[:, 0], (NEGATIVE_ZERO, 0)) & (cells.cell_of >= 0)).nonzero()
+        root: dict[int, int] = {}
+        for cell, entry in sorted({(int(cells.cell_of[row]), int(self.entry_of[row])) for row in zeros}):
+            if root.setdefault(entry, cell) != cell:
+                before[root[entry]] += before[cell]
+                cell_of[cell_of == cell] = root[entry]
+        return cell_of, before
+
+
 class ValuesOf:
     """Keep the values of some columns."""
 
@@ -39,6 +77,7 @@ class ValuesOf:
         self.source = source
         self.at = 0
         self.may_be_null = tuple(may_be_null)
+        self._parts_zeros = parts_zeros
         self.codec = CompositeCodec([codec_of(kind, parts_zeros=parts_zeros) for kind in source.types], may_be_null)
 
     @property
@@ -56,8 +95,8 @@ class ValuesOf:
 
     def add_values(self, lines: Lines, arrays: Sequence[pa.Array], weights: Int64s) -> bool:
         """Net the values of a delta into cells and look them up; return whether one falls below 0 copies."""
-        count, words = lines.count, self.codec.words
-        keys: Int64s = np.empty((count, words), np.int64)
+        count = lines.count
+        keys: Int64s = np.empty((count, self.codec.words), np.int64)
         owners: list[Any] = [keys]
         self.codec.encode(arrays, keys, owners)
         valid = np.ones(count, np.uint8)
@@ -65,6 +104,19 @@ class ValuesOf:
             flags = None if nullable else valid_flags(array)
             if flags is not None:
                 valid &= flags
+        rows = _Rows(lines.entry_of[:count], keys, valid, weights)
+        is_below = self._matched(lines, rows, owners)
+        if is_below and self._parts_zeros:
+            counts = [self.distinct_at, self.total_at]
+            lines.after[:, counts] = lines.before[:, counts]
+            other = rows.of_other_zeros(lines.cells[self.at])
+            is_below = self._matched(lines, other, owners)
+            if is_below:  # row by row, both zeros of a group are one cell
+                lines.cells[self.at].limits = other.limits(lines.cells[self.at], count)
+        return is_below
+
+    def _matched(self, lines: Lines, rows: _Rows, owners: list[Any]) -> bool:
+        count, words = len(rows.keys), self.codec.words
         cell_keys = np.empty((max(count, 1), words), np.int64)
         owners.append(cell_keys)
         cells = Cells(
@@ -74,15 +126,15 @@ class ValuesOf:
             before=np.empty(count, np.int64),
             cell_of=np.empty(count, np.int64),
             count=0,
-            owners=owners,
+            owners=[*owners, rows],
         )
         cells.count = sort_cells(
             lines.entries,
             count,
-            lines.entry_of,
-            weights,
-            valid,
-            int(keys.ctypes.data),
+            rows.entry_of,
+            rows.weights,
+            rows.valid,
+            int(rows.keys.ctypes.data),
             words,
             self.codec.texts,
             cells.bounds,

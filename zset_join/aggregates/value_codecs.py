@@ -59,6 +59,10 @@ class ValueCodec(Protocol):
         ...
 
 
+NEGATIVE_ZERO = -1
+"""The word of -0.0 where zeros are parted; that of 0.0 is 0."""
+
+
 def valid_flags(array: pa.Array) -> Flags | None:
     """Return one byte per value, 0 where it is NULL; None when no value is."""
     if not array.null_count:
@@ -99,7 +103,7 @@ class _NumberCodec:
             keys[:, at + place] = line
         if self._parts_zeros:  # the words of other negative numbers are below -1
             values = array.cast(pa.float64()).to_numpy(zero_copy_only=False)
-            keys[np.signbit(values) & (values == 0), at] = -1
+            keys[np.signbit(values) & (values == 0), at] = NEGATIVE_ZERO
 
     def decode(self, keys: Int64s, valid: Flags | None, heap: int) -> pa.Array:  # noqa: ARG002 - as the protocol has it
         mask = None if valid is None else valid == 0
