@@ -6,8 +6,7 @@ COPY is a checkout that nobody else uses (`git worktree add COPY`): its files ar
 mirror the file of a mutant, the tests of its operator, and the laws of the operators that use it. The pushed cases are a part
 of all cases, so that only a mutant that survives them is tried by the cases that carry the mark `long`. A line per mutant goes
 to FILE: what became of it, file, line, change, seconds. With `--without-laws` a mutant that the tests of its file do not find
-is left to a later run. With `--only-laws` the laws judge alone, 20 examples per operator and law: a white-box test whose
-mutants all die so may go.
+is left to a later run. With `--only-laws` the laws judge alone: a white-box test whose mutants all die so may go.
 """
 
 from __future__ import annotations
