@@ -54,7 +54,7 @@ from zset_join.expressions import left, right
 from zset_join.kernels.machine.compiled import compiled_kernels_directory
 from zset_join.operators.join import HashJoin
 from zset_join.shapes.operator_options import OperatorOptions
-from zset_join.state.rows.unused_memory import UnusedMemory
+from zset_join.state.rows.host_memory import UnusedMemory
 
 __all__ = ["LOADED", "MB", "Measured", "Memory", "main", "measured_apart", "warm_up"]
 

@@ -33,7 +33,7 @@ from zset_join.core.relation import Relation
 from zset_join.operators.join import HashJoin
 from zset_join.operators.upsert_table import Route
 from zset_join.shapes.operator_options import OperatorOptions
-from zset_join.state.rows.unused_memory import resident_bytes
+from zset_join.state.rows.host_memory import resident_bytes
 from zset_join.zset import ZSet
 
 __all__ = ["main"]

@@ -48,8 +48,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from benchmarks.report import machine_lines
 from zset_join.core.relation import Relation
-from zset_join.sinks.delta_changelog import DeltaChangelogSink
-from zset_join.sinks.delta_view import DeltaViewSink
+from zset_join.sinks.delta_view import DeltaChangelogSink, DeltaViewSink
 from zset_join.sinks.duckdb_view import DuckDBViewSink
 from zset_join.sinks.parquet_changelog import ParquetChangelogSink
 from zset_join.zset import ZSet

@@ -31,8 +31,7 @@ from benchmarks.machine import describe_machine
 from zset_join import Relation, Tick, ZSet
 from zset_join.operators.process_time_join import ProcessTimeJoin
 from zset_join.operators.timed_join import AsOfJoin, TemporalJoin
-from zset_join.shapes.as_of_join import AsOfOptions
-from zset_join.shapes.temporal_join import TemporalOptions
+from zset_join.shapes.timed_join import AsOfOptions, TemporalOptions
 
 SEED = 7
 SHARE_OF_VERSIONS = 0.05

@@ -15,11 +15,11 @@ from unittest import mock
 
 from faults import watching
 from spill.pair_store import PairStore
+from spill.run import Runs
 from spill.run_set import RunSet
 from spill.run_store import RunStore
-from spill.runs import Runs
-from zset_join.state.cold import cold_side, cold_tombstones
-from zset_join.state.rows.row_arena import RowArena
+from zset_join.state.cold import cold_side
+from zset_join.state.rows.row_tables import RowArena
 
 __all__ = ["WHILE", "by_work", "named_work"]
 
@@ -48,7 +48,7 @@ def named_work() -> Iterator[None]:
         for owner, name, work in _CALLS:
             stack.enter_context(mock.patch.object(owner, name, _named(getattr(owner, name), work)))
         stack.enter_context(mock.patch.object(cold_side, "SPARE_ENTRIES", 0))
-        stack.enter_context(mock.patch.object(cold_tombstones, "SPARE_TOMBSTONES", 0))
+        stack.enter_context(mock.patch.object(cold_side, "SPARE_TOMBSTONES", 0))
         stack.enter_context(mock.patch.object(RunSet, "fanout", 4))
         stack.enter_context(mock.patch.object(RowArena, "is_sparse", _is_sparse))
         yield

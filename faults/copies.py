@@ -11,7 +11,7 @@ import shutil
 from pathlib import Path
 
 from zset_join.storage.local import file_marks
-from zset_join.storage.sealed import seal, unseal
+from zset_join.storage.trusted_files import seal, unseal
 
 __all__ = ["copy_life", "seal_copies"]
 

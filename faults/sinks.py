@@ -17,8 +17,7 @@ import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from zset_join.sinks.csv_files import CsvFilesSink
-from zset_join.sinks.delta_changelog import DeltaChangelogSink
-from zset_join.sinks.delta_view import DeltaViewSink
+from zset_join.sinks.delta_view import DeltaChangelogSink, DeltaViewSink
 from zset_join.sinks.duckdb_view import DuckDBViewSink
 from zset_join.sinks.kafka_topic import KafkaTopicSink
 from zset_join.sinks.parquet_changelog import ParquetChangelogSink

@@ -33,7 +33,7 @@ from property_tests.shapes import (
 )
 from property_tests.strategies import Pick, drawn, make_knobs
 from zset_join.aggregates import AggregateCall
-from zset_join.aggregates.preaggregation import Preaggregation
+from zset_join.aggregates.accumulation import Preaggregation
 from zset_join.core.epochs import Tick
 from zset_join.core.relation import Relation
 from zset_join.expressions import Expression, left

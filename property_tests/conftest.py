@@ -11,11 +11,11 @@ import pytest
 from property_tests.profiles import load_profile
 from spill.pair_store import PairStore
 from spill.run_set import RunSet
-from zset_join.operators import first_load, first_upserts
+from zset_join.operators import first_load
 from zset_join.state.join import changed_groups
 from zset_join.state.join.hybrid_state import HybridState
 from zset_join.state.rows import side_snapshot
-from zset_join.state.time import row_store
+from zset_join.state.time import key_runs
 
 # Tests compile what they call: a change of one kernel does not compile all of them.
 os.environ.setdefault("ZSET_JOIN_COMPILE", "lazily")
@@ -47,8 +47,7 @@ def first_rows_and_snapshots_have_several_parts() -> Iterator[None]:
         mock.patch.object(first_load, "PARTS", 2),
         mock.patch.object(first_load, "_LISTED_AT_ONCE", 3),
         mock.patch.object(first_load, "_GATHERED_ROWS", 5),
-        mock.patch.object(first_upserts, "PARTS", 2),
         mock.patch.object(side_snapshot, "_SNAPSHOT_ROWS", 3),
-        mock.patch.object(row_store, "_SNAPSHOT_ROWS", 3),
+        mock.patch.object(key_runs, "_SNAPSHOT_ROWS", 3),
     ):
         yield

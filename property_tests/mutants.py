@@ -46,13 +46,13 @@ from property_tests.test_fetching import run_fetches
 from property_tests.timed_histories import TimedCase
 from property_tests.timed_laws import TIMED_LAWS
 from zset_join.core.errors import ZsetJoinError
-from zset_join.lookup import cache, fetcher, journal
+from zset_join.lookup import cache, fetcher
 from zset_join.operators import lookup_join
 from zset_join.operators.first_load import LoadedJoin
 from zset_join.runners.common import exchange
 from zset_join.shapes import lookup as lookup_shape
-from zset_join.shapes.version_join import VersionJoinShape
-from zset_join.state.join import match_memo
+from zset_join.shapes.timed_join import VersionJoinShape
+from zset_join.state.join import lookup_rows
 from zset_join.state.rows import side_changes
 
 __all__ = ["LATE", "MODELS", "MUTANTS", "Mutant"]
@@ -744,12 +744,12 @@ def _patched(story: str, model: Callable[[], None], owner: object, name: str, bu
 
 _OF_LOOKUPS: tuple[Mutant, ...] = (
     _patched(
-        "a retraction retracts the newest arrival", lookups_equal_their_model, match_memo.MatchMemo, "word", timed.newest_first
+        "a retraction retracts the newest arrival", lookups_equal_their_model, lookup_rows.MatchMemo, "word", timed.newest_first
     ),
     _patched(
         "copies that were retracted are due all the same",
         lookups_equal_their_model,
-        match_memo.Retracted,
+        lookup_rows.Retracted,
         "copies_of",
         timed.first_copies,
     ),
@@ -777,15 +777,15 @@ _OF_LOOKUPS: tuple[Mutant, ...] = (
         "_withdrawn",
         timed.no_withdrawal,
     ),
-    _patched("a row that is due now is not due", lookups_equal_their_model, match_memo.MatchMemo, "due", timed.not_due),
+    _patched("a row that is due now is not due", lookups_equal_their_model, lookup_rows.MatchMemo, "due", timed.not_due),
     _patched(
         "who was overtaken by another process goes on",
         lookups_equal_their_model,
-        match_memo.MatchMemo,
+        lookup_rows.MatchMemo,
         "is_current",
         timed.believes_itself,
     ),
-    _patched("a snapshot loses its last line", lookups_equal_their_model, match_memo.MatchMemo, "restore", timed.forgets),
+    _patched("a snapshot loses its last line", lookups_equal_their_model, lookup_rows.MatchMemo, "restore", timed.forgets),
     _patched(
         "an updated right row is met as it was and as it is",
         joins_by_processing_time_equal_their_model,
@@ -816,7 +816,7 @@ _OF_LOOKUPS: tuple[Mutant, ...] = (
         "_judged",
         timed.fetches_all_again,
     ),
-    _patched("the journal is not read", fetches_equal_their_model, journal.FetchJournal, "_kept", timed.forgetful),
+    _patched("the journal is not read", fetches_equal_their_model, cache.FetchJournal, "_kept", timed.forgetful),
 )
 
 _OF_EXCHANGES: tuple[Mutant, ...] = (

@@ -17,8 +17,7 @@ from tests.built import built
 from zset_join.core.epochs import Tick
 from zset_join.core.relation import Relation
 from zset_join.expressions import Expression, left, right
-from zset_join.operators.aggregate import Aggregate
-from zset_join.operators.distinct import Distinct
+from zset_join.operators.aggregate import Aggregate, Distinct
 from zset_join.operators.join import HashJoin
 from zset_join.operators.stateless import Select, Union, Where
 from zset_join.shapes.aggregate import AggregateCall

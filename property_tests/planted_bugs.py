@@ -16,8 +16,7 @@ from property_tests.registry import Build
 from property_tests.shapes import JoinSpec
 from zset_join.core.epochs import Tick
 from zset_join.core.errors import BadInputError
-from zset_join.kernels.rows.delta import D_COMPARED_COLUMNS
-from zset_join.kernels.rows.side import H_COLD_BYTES
+from zset_join.kernels.rows.side import D_COMPARED_COLUMNS, H_COLD_BYTES
 from zset_join.operators.first_load import LoadedJoin
 from zset_join.operators.join import HashJoin
 from zset_join.runners.common import exchange

@@ -14,10 +14,10 @@ import pyarrow as pa
 
 from zset_join.lookup import cache, fetcher
 from zset_join.shapes import lookup as lookup_shape
-from zset_join.state.join import match_memo
+from zset_join.state.join import lookup_rows
 from zset_join.state.rows import side_changes
+from zset_join.state.time.expiries import DueRows
 from zset_join.state.time.joined_pairs import Transitions
-from zset_join.state.time.pending_rows import DueRows
 from zset_join.zset.protocol import NOTHING_DUE
 
 
@@ -203,9 +203,9 @@ def first_copies(self, numbers):
     return np.zeros(len(numbers), np.int64)
 
 
-def newest_first(self, column, numbers, kept=match_memo.MatchMemo.word):
+def newest_first(self, column, numbers, kept=lookup_rows.MatchMemo.word):
     found = kept(self, column, numbers)
-    return -found if column == match_memo.ARRIVAL else found
+    return -found if column == lookup_rows.ARRIVAL else found
 
 
 def one_more(found: lookup_shape.RetryPolicy) -> lookup_shape.RetryPolicy:
@@ -229,7 +229,7 @@ def no_withdrawal(self, fetched, is_joined, stays_padded):
     return self.shape.joined_rows(fetched.rows, np.zeros(0, np.int64), None, np.zeros(0, np.int64)), np.zeros(0, np.int64)
 
 
-def not_due(self, now_us, kept=match_memo.MatchMemo.due):
+def not_due(self, now_us, kept=lookup_rows.MatchMemo.due):
     return kept(self, now_us - 1)
 
 
@@ -237,7 +237,7 @@ def believes_itself(self):
     return self.lines.side.is_current()
 
 
-def forgets(self, tables, kept=match_memo.MatchMemo.restore):
+def forgets(self, tables, kept=lookup_rows.MatchMemo.restore):
     kept(self, tables.slice(0, max(0, tables.num_rows - 1)))
 
 

@@ -30,8 +30,7 @@ from property_tests.view_shapes import VIEW_KINDS, ViewKind, ViewSpec, build_vie
 from zset_join.core.epochs import Tick
 from zset_join.core.relation import Relation
 from zset_join.expressions import Expression, left, right
-from zset_join.operators.first_load import LoadedJoin
-from zset_join.operators.first_upserts import LoadedLatest
+from zset_join.operators.first_load import LoadedJoin, LoadedLatest
 from zset_join.operators.join import HashJoin
 from zset_join.operators.upsert_table import Latest, Route
 from zset_join.shapes.operator_options import OperatorOptions

@@ -21,7 +21,7 @@ from zset_join.core.epochs import Tick
 from zset_join.core.relation import Relation
 from zset_join.operators.join import HashJoin
 from zset_join.operators.upsert_table import Route
-from zset_join.state.cold import cold_tombstones
+from zset_join.state.cold import cold_side
 from zset_join.testing.comparison import exact_tables, total
 from zset_join.zset import ZSet
 
@@ -62,7 +62,7 @@ def test_with_any_budget_a_deleted_key_is_remembered_as_long_as_with_everything_
     history: list[tuple[list[tuple[int, str, int, int]], int | None, str]], kind: str, budget: dict[str, Any]
 ) -> None:
     seconds = 100
-    with tempfile.TemporaryDirectory() as directory, mock.patch.object(cold_tombstones, "SPARE_TOMBSTONES", 0):
+    with tempfile.TemporaryDirectory() as directory, mock.patch.object(cold_side, "SPARE_TOMBSTONES", 0):
         whole, hybrid = make(kind), make(kind, directory, **budget)
         for epoch, (changes, moved, then) in enumerate(history):
             seconds += moved or 0

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zset_join.core.relation import Relation
+from zset_join.lookup.cache import FetchJournal
 from zset_join.lookup.fetcher import Fetcher
-from zset_join.lookup.journal import FetchJournal
 from zset_join.lookup.options import Lookup
 from zset_join.lookup.source import TransientLookupError
 from zset_join.shapes.lookup import LookupShape, RetryPolicy

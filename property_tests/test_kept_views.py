@@ -31,10 +31,10 @@ from zset_join.core.options import HotBudget
 from zset_join.pipeline import Pipeline, View, changes
 from zset_join.pipeline import functions as F  # noqa: N812 - as users write it
 from zset_join.runners.local import contents as kept
-from zset_join.runners.local import durable, listed_answers
+from zset_join.runners.local import durable, stored_rows
 from zset_join.runners.local.contents import Contents, HeldRows
-from zset_join.runners.local.directory_rows import view_rows
-from zset_join.runners.local.listed_answers import ListedGroups, list_view
+from zset_join.runners.local.history import view_rows
+from zset_join.runners.local.stored_rows import ListedGroups, list_view
 from zset_join.stages.stage import StageOptions
 from zset_join.zset import ZSet
 
@@ -241,12 +241,12 @@ def _forgets_to_stop(contents: Contents) -> None:
 BUGS: dict[str, tuple[Any, str, Any, str]] = {
     "what is held is read as it is now": (kept, "_from", _later_is_now, "left"),
     "copies of input rows are weights": (
-        listed_answers,
+        stored_rows,
         "ListedGroups",
         lambda operator, relation, **_: ListedGroups(operator, relation, keeps_copies=True),
         "distinct",
     ),
-    "rows made alike stay apart": (listed_answers, "emits_distinct_rows", lambda *_: True, "rows made alike"),
+    "rows made alike stay apart": (stored_rows, "emits_distinct_rows", lambda *_: True, "rows made alike"),
     "the newest rows are those of a moment for ever": (Contents, "keep", _forgets_to_stop, "join"),
 }
 

@@ -16,7 +16,7 @@ from property_tests.registry import REGISTRY, Registered, Subject
 from property_tests.strategies import History, histories
 from property_tests.test_laws import searched
 from tests.sweeps import some_of
-from zset_join.state.join import listed_rows
+from zset_join.state.join import joined_rows
 from zset_join.testing.reference import total
 
 JOINS = {entry.name: entry for entry in REGISTRY if entry.name.startswith("join-")}
@@ -39,7 +39,7 @@ def listing_is_the_sum(subject: Subject, history: History) -> None:
 
 
 LISTS = Law("listing_is_the_sum", listing_is_the_sum)
-_EMIT = listed_rows.emit_listed_rows
+_EMIT = joined_rows.emit_listed_rows
 
 
 @pytest.mark.parametrize("entry", some_of(JOINS, short=list(JOINS)[::7]))
@@ -71,5 +71,5 @@ def test_a_planted_bug_of_listing_is_found(name: str) -> None:
         subject = data.draw(entry.subjects())
         listing_is_the_sum(subject, data.draw(histories(subject.spec, max_changes=MAX_CHANGES[profile_name()])))
 
-    with mock.patch.object(listed_rows, what, bug), pytest.raises(LawBrokenError):
+    with mock.patch.object(joined_rows, what, bug), pytest.raises(LawBrokenError):
         hunt()

@@ -12,7 +12,7 @@ from property_tests.pipeline_plans import ViewDiffersError, drawn_view, run_view
 from property_tests.plans_in_buckets import plan_in_buckets_is_one
 from property_tests.profiles import profile_name
 from zset_join.operators.aggregate import Aggregate
-from zset_join.operators.first_upserts import LoadedLatest
+from zset_join.operators.first_load import LoadedLatest
 from zset_join.operators.join import HashJoin
 from zset_join.runners.local import feeding
 from zset_join.zset import ZSet

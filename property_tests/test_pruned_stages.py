@@ -20,13 +20,13 @@ from zset_join.lookup import ArrowSource
 from zset_join.pipeline import PROCESSING_TIME, Pipeline, StateTtl, View, appends, changes, versioned
 from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users import theirs
 from zset_join.plan.passes import prune_columns
-from zset_join.stages.as_of_join import AsOfJoinStage
 from zset_join.stages.current_versions import CurrentVersionsStage
 from zset_join.stages.deduplicate import DeduplicateStage
 from zset_join.stages.expiring import ExpiringStage
 from zset_join.stages.lookup_join import LookupJoinStage
 from zset_join.stages.process_time_join import ProcessTimeJoinStage
 from zset_join.stages.temporal_join import TemporalJoinStage
+from zset_join.stages.timed_join import AsOfJoinStage
 
 _SEEDS = 4
 _MORE = {"note": pa.string(), "extra": pa.int64()}

@@ -20,7 +20,7 @@ from property_tests.ttl_histories import AFTER, Row, TtlCase, TtlOracle, TtlStep
 from zset_join.core.epochs import Tick
 from zset_join.core.errors import ZsetJoinError
 from zset_join.kernels.rows import side as s
-from zset_join.kernels.values import columns as c
+from zset_join.kernels.values import keys as c
 from zset_join.testing.comparison import exact_answer, exact_tables
 
 CASES = {"push": 24, "scout": 1000, "nightly": 20_000}

@@ -19,9 +19,9 @@ from zset_join.kernels.rows.side import H_MARK
 from zset_join.operators.upsert_table import Latest
 from zset_join.pipeline import Pipeline, changes
 from zset_join.plan.passes import share_nodes
-from zset_join.runners.local import filters
-from zset_join.runners.local.durable_epoch import DurableEpoch
+from zset_join.runners.local import feeding
 from zset_join.runners.local.engine import Engine
+from zset_join.runners.local.prepared import DurableEpoch
 from zset_join.runners.local.stage_states import built
 from zset_join.state.rows.side import SideState
 from zset_join.zset import ZSet
@@ -39,7 +39,7 @@ def test_readers_of_one_table_answer_what_each_answers_alone(tmp_path: Path, las
     assert rows > 10
 
 
-_passes, _list, _follow = filters._Shape.passes, Latest._list, SideState.follow
+_passes, _list, _follow = feeding._Shape.passes, Latest._list, SideState.follow
 _live_refs, _hold_with, _resume = SideState.live_refs, SideState.hold_with, SideState._resume
 
 
@@ -78,7 +78,7 @@ BUGS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "what is above a table is left out": (share_nodes, "_over", lambda table, apply: table),
     "what orders changes is shown": (share_nodes, "_over", lambda table, apply: _kept(table, apply)),
     "parts of any condition are the same": (share_nodes, "_is_same", lambda one, other: True),
-    "all literals are those of the first reader": (filters._Shape, "passes", _by_first),
+    "all literals are those of the first reader": (feeding._Shape, "passes", _by_first),
     "rows reach the first view alone": (Engine, "_reached", lambda engine, known: list(engine._views)[:1]),
     "a table that a join writes lacks rows without a key": (SideState, "follow", _without_null_keys),
     "a join finds rows by the key of another one": (SideState, "can_follow", lambda one, other: _hold_alike(one, other)),

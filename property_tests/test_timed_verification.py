@@ -17,7 +17,7 @@ from property_tests.profiles import profile_name
 from zset_join import expressions
 from zset_join.core.errors import PlanError
 from zset_join.pipeline import Pipeline, View, appends, changes, versioned
-from zset_join.shapes.version_join import VersionJoinShape
+from zset_join.shapes.timed_join import VersionJoinShape
 from zset_join.stages import StateTtl
 from zset_join.zset import ZSet
 

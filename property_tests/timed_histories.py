@@ -25,10 +25,8 @@ from zset_join.expressions import left, right
 from zset_join.operators import timed_join
 from zset_join.operators.deduplicate import Deduplicate
 from zset_join.operators.timed_join import TimedJoin
-from zset_join.shapes.as_of_join import as_of_relation
 from zset_join.shapes.operator_options import OperatorOptions
-from zset_join.shapes.temporal_join import temporal_relation
-from zset_join.shapes.version_join import VersionJoinShape
+from zset_join.shapes.timed_join import VersionJoinShape, as_of_relation, temporal_relation
 from zset_join.testing.comparison import delta_of
 from zset_join.testing.reference import Counts, total
 from zset_join.testing.reference_temporal import LiveRows, Nearest, TimedRow, batch_as_of, first_rows

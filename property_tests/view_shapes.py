@@ -13,7 +13,7 @@ from property_tests.shapes import KEY_SHAPES, PAYLOADS, Change, KeyShape, Knobs,
 from property_tests.strategies import Pick, drawn, make_knobs
 from zset_join.core.epochs import Tick
 from zset_join.core.relation import Relation
-from zset_join.operators.distinct import Distinct
+from zset_join.operators.aggregate import Distinct
 from zset_join.operators.stateless import Select, Union, Where
 from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.testing import reference as oracle

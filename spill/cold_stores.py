@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from spill.cold_store import Pages
 from spill.file_pages import FilePages
-from spill.pages import Pages
 from spill.pair_store import PairStore
 from spill.run_store import RunStore
 
@@ -28,11 +28,7 @@ __all__ = ["ColdStores", "FileStores", "closing_on_error"]
 
 
 class ColdStores(ABC):
-    """Make the stores of a directory.
-
-    Args:
-        directory: of these stores alone; created if it does not exist.
-    """
+    """Make the stores of a directory."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -42,16 +38,7 @@ class ColdStores(ABC):
         """Return where the pages of a store lie."""
 
     def rows(self, name: str, *, owner: Mapping[str, str | int], with_subcodes: bool = True) -> RunStore:
-        """Open a store of rows.
-
-        Args:
-            name: of the store, and of its directory.
-            owner: the owner of the rows and what their bytes depend on.
-            with_subcodes: whether rows are also found by subcode.
-
-        Raises:
-            StateError: the present content belongs to something else, or was being changed when its process died.
-        """
+        """Open a store of rows."""
         return RunStore(self.directory / name, pages=self._pages(name), owner=owner, with_subcodes=with_subcodes)
 
     def pairs(self, name: str, *, owner: Mapping[str, str | int]) -> PairStore:

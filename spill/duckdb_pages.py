@@ -38,9 +38,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spill.cold_store import Int64s
+from spill.cold_store import Int64s, Pages, ReadPages
 from spill.cold_stores import ColdStores
-from spill.pages import Pages, ReadPages
 from spill.run_store import RunStore
 from zset_join.core.errors import OptionError, ResourceError, StateError
 from zset_join.core.extras import needed_for

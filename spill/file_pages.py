@@ -1,7 +1,7 @@
 """A cold store in plain files, one per run.
 
 A page is read by position, so a fetch reads what it needs and the gaps that are cheaper to read than to skip, or it is looked
-at in a window of the file that is mapped for the moment (`spill.read_kernels`); nothing is cached in this process, the host's
+at in a window of the file that is mapped for the moment (`spill.page_kernels`); nothing is cached in this process, the host's
 page cache does that. Pages the host does not have in memory are all requested before the first of them is waited for, so the
 disk works on many at a time.
 
@@ -18,9 +18,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from spill.cold_store import Int64s
-from spill.pages import ReadPages
-from spill.read_kernels import (
+from spill.cold_store import Int64s, ReadPages
+from spill.page_kernels import (
     LEAST_PAGES,
     POPULATE_READ,
     WINDOW_BYTES,

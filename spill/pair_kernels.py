@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from spill.read_kernels import close_window, open_window
+from spill.page_kernels import close_window, open_window
 from zset_join.kernels.machine.compiled import kernel
 from zset_join.kernels.machine.memory import load_u64, prefetch, shift_right
 

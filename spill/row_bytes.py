@@ -6,7 +6,7 @@ of 256 bits) goes to the disk and back unchanged, because nothing on the way int
 
 Packed, a record is its bytes without the chain links, followed by its strings of more than 12 bytes in the order of the
 columns: `stride - 8` bytes and those of the long strings. The format of a record is that of
-`zset_join.kernels.values.columns`; the store's owner stamp must contain the layout (`RowLayout` and library version).
+`zset_join.kernels.values.keys`; the store's owner stamp must contain the layout (`RowLayout` and library version).
 
 Cost: about 30 ns per row of 80 bytes, either way.
 """
@@ -22,8 +22,7 @@ import pyarrow as pa
 from spill.cold_store import Int64s
 from zset_join.kernels.machine.compiled import kernel
 from zset_join.kernels.machine.memory import copy_bytes, load_u32, store_u64
-from zset_join.kernels.values.columns import INLINE_BYTES, OFFSET, column_count, field
-from zset_join.kernels.values.keys import variable_bytes
+from zset_join.kernels.values.keys import INLINE_BYTES, OFFSET, column_count, field, variable_bytes
 
 __all__ = ["LINK_BYTES", "UnpackedRows", "pack_rows", "unpack_rows"]
 

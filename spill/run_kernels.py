@@ -14,7 +14,7 @@ number of its first row (doubled; 1 is added when its first code is the last one
 *prints* keep a fingerprint of 16 bits: of its code, or 12 of its code and 4 of its subcode below them in stores with
 subcodes. A print only marks a page as worth reading; the codes in the page decide. A bit per row marks it as removed.
 
-A small run has a *filter* beside these (`spill.filters`): one look excludes most codes that do not exist.
+A small run has a *filter* beside these (`spill.run_kernels`): one look excludes most codes that do not exist.
 
 Several runs are looked into at once: a line of `RUN_WORDS` words holds the addresses of its directory, prints, bits and filter.
 
@@ -22,15 +22,23 @@ Ties: rows of equal code and subcode are in any order. A code whose rows do not 
 next; the pages of one code are never longer than `SPLIT_BYTES`, unless a single row is.
 
 What takes rows out of pages is in `page_kernels`, what writes runs in `write_kernels`.
+
+`filter_of`, `passes`: filters of small runs: 16 to 32 bits per row of which one is set for each code.
+
+The law: a code that a run has passes its filter; of the others, one in 16 to 32 does. (The filter of a large run would miss the
+cache as often as its index does, so that has none.)
+
+Remembers 2 to 4 bytes per row, in memory only.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from spill.filters import passes
 from zset_join.kernels.machine.compiled import kernel
 from zset_join.kernels.machine.memory import load_u8, load_u16, load_u64, prefetch, shift_right, store_u8
 
@@ -38,6 +46,7 @@ __all__ = [
     "CONTINUES",
     "DIRECTORY_WORDS",
     "END",
+    "FILTERED_ROWS",
     "FIRST_CODE",
     "FIRST_ROW",
     "FIRST_SUBCODE",
@@ -47,6 +56,7 @@ __all__ = [
     "RUN_WORDS",
     "SPLIT_BYTES",
     "erase_places",
+    "filter_of",
     "find_pages",
     "is_removed",
     "make_prints",
@@ -55,7 +65,57 @@ __all__ = [
     "page_bytes",
     "page_row",
     "restore_places",
+    "shift_of",
 ]
+
+FILTERED_ROWS = 1 << 16
+"""How many rows a run may have for a filter."""
+_ODD = -0x61C8864680B583EB
+
+
+def filter_of(parts: Sequence[npt.NDArray[np.int64]]) -> npt.NDArray[np.uint8]:
+    """Return the filter of some codes, as bytes: 2^k bits, 16 to 32 for each code.
+
+    >>> bits = filter_of([np.arange(100)])
+    >>> len(bits), passes(bits.ctypes.data, shift_of(bits), 7)
+    (256, True)
+    """
+    rows = sum(map(len, parts))
+    bits = np.zeros((1 << (16 * rows - 1).bit_length()) // 8, np.uint8)
+    for codes in parts:
+        _set_bits(codes, shift_of(bits), bits)
+    return bits
+
+
+def shift_of(bits: npt.NDArray[np.uint8]) -> int:
+    """Return by how much a mixed code is shifted to be the number of its bit."""
+    return 65 - (8 * len(bits)).bit_length()
+
+
+@kernel
+def _set_bits(codes: Any, shift: int, bits: Any) -> None:
+    for row in range(len(codes)):
+        bit = shift_right(codes[row] * _ODD, shift)
+        bits[bit >> 3] |= 1 << (bit & 7)
+
+
+@kernel
+def seen_before(codes: Any, shift: int, bits: Any, seen: Any) -> None:
+    """Mark which codes may be among those that were given before, with these bits, and add them."""
+    for row in range(len(codes)):
+        bit = shift_right(codes[row] * _ODD, shift)
+        seen[row] = (bits[bit >> 3] >> (bit & 7)) & 1
+        bits[bit >> 3] |= 1 << (bit & 7)
+
+
+@kernel
+def passes(bits: int, shift: int, code: int) -> bool:
+    """Return whether a run with a filter at this address (0: it has none) may have a code."""
+    if bits == 0:
+        return True
+    bit = shift_right(code * _ODD, shift)
+    return bool((load_u8(bits + (bit >> 3)) >> (bit & 7)) & 1 == 1)
+
 
 FIRST_CODE, FIRST_SUBCODE, END, FIRST_ROW = 0, 1, 2, 3
 DIRECTORY_WORDS = 4

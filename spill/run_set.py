@@ -27,7 +27,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
-from spill.pages import Pages
+from spill.cold_store import Pages
 from zset_join.core.errors import ResourceError, StateError
 from zset_join.storage.local import list_directory, make_directories, read_bytes, write_atomic
 
@@ -113,21 +113,12 @@ class StoredRunWriter(Protocol[R_co]):
 class RunSet(ABC, Generic[R]):
     """Keep runs.
 
-    Args:
-        directory: of this set alone; created if it does not exist.
-        pages: where the pages of the runs lie.
-        stamp: whose rows they are and what their bytes depend on; compared when the set is opened again.
-
     Attributes:
         keep_index: whether what was looked at of the index stays in memory; else it leaves it on the way (`release`).
         index_window: bytes of the index that a look-up then looks at before it releases them, about: some runs, or a part of
             one. A smaller index is freed by `release` only.
         fanout: of the levels; a power of two. With 8 instead of 4, an epoch of 10,000 changes with uniform keys takes a tenth
             less, and one of 100,000 a twenty-fifth more: rows are rewritten less often, and looked for in more runs.
-
-    Raises:
-        StateError: the directory holds a set with another stamp, one of another version or boot, or one that was being changed
-            when its process died.
     """
 
     fanout = 8

@@ -20,12 +20,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spill.cold_store import ColdRows, Int64s, Revised, each_once
-from spill.pages import Pages
-from spill.run import LEAST_PART, LyingRows, Run, RunWriter, Wanted, in_order
+from spill.cold_store import ColdRows, Int64s, Pages, Revised, each_once
+from spill.run import LEAST_PART, LyingRows, Run, Runs, RunWriter, Wanted, gathered, in_order, merged
 from spill.run_kernels import ROW_MASK
 from spill.run_set import RunSet
-from spill.runs import Runs, gathered, merged
 from zset_join.core.errors import OptionError, StateError
 
 __all__ = ["RunStore"]
@@ -82,12 +80,7 @@ class RunStore(RunSet[Run]):
     # ---------------------------------------------------------------- reading
 
     def fetch(self, codes: Int64s, subcodes: Int64s | None = None) -> ColdRows:
-        """Return all rows of some codes, or of some pairs of code and subcode.
-
-        Args:
-            codes: any, in any order.
-            subcodes: one per code; only in a store with subcodes.
-        """
+        """Return all rows of some codes, or of some pairs of code and subcode."""
         return _joined(list(self.fetch_parts(codes, subcodes)))
 
     def fetch_parts(self, codes: Int64s, subcodes: Int64s | None = None) -> Iterator[ColdRows]:
@@ -123,9 +116,6 @@ class RunStore(RunSet[Run]):
         """Yield of each code that has rows at least one, from the large runs one after the other and then from all small ones.
 
         As `fetch_parts`. Cost: where all codes have rows in several runs, of each code little more than a page.
-
-        Args:
-            wanted: returns before each run the codes whose rows are still wanted; those of others need not be omitted.
         """
         self._counts["fetches"] += 1
         keep, least = self._keeps_index, self.row_count() // _PART_OF_LARGE

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zset_join.core.epochs import Tick
-from zset_join.state.rows.unused_memory import UnusedMemory
+from zset_join.state.rows.host_memory import UnusedMemory
 from zset_join.zset import ZSet
 
 __all__ = ["Measurable", "Measured", "measured_apart", "print_sizes"]

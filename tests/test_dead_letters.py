@@ -91,7 +91,7 @@ def test_a_replay_that_was_killed_before_it_was_marked_is_known_from_the_commit_
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pipeline(directory) as opened:
-        monkeypatch.setattr("zset_join.runners.local.dead_letters.mark_places", lambda *_: 1 / 0)
+        monkeypatch.setattr("zset_join.runners.local.taking.mark_places", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             opened.replay()
 

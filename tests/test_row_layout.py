@@ -15,7 +15,7 @@ import pytest
 
 import zset_join.zset.row_layout
 from zset_join.core.errors import PlanError
-from zset_join.kernels.values import columns as c
+from zset_join.kernels.values import keys as c
 from zset_join.zset.row_layout import EncodedRows, RowLayout
 
 UNION = pa.dense_union([pa.field("a", pa.int64())])

@@ -11,7 +11,7 @@ from tests.checkpoint.query_by_hand import QueryByHand, left_rows, right_rows
 from zset_join.core.errors import OptionError, StateError
 from zset_join.core.relation import Relation
 from zset_join.sinks.parquet_changelog import ParquetChangelogSink, read_changelog
-from zset_join.storage.sealed import seal, unseal
+from zset_join.storage.trusted_files import seal, unseal
 from zset_join.tools.savepoint import backup, restore
 from zset_join.zset import ZSet
 

@@ -1,4 +1,4 @@
-"""Compile all kernels for the wheel: `make dist` puts them into it, see `zset_join.kernels.machine.shipped_code`.
+"""Compile all kernels for the wheel: `make dist` puts them into it, see `zset_join.kernels.machine.kept_code`.
 
     python -m tools.compile_shipped [--into build/shipped]
 
@@ -20,7 +20,7 @@ import sys
 from pathlib import Path
 
 from zset_join.kernels.machine.compiled import kernels_version
-from zset_join.kernels.machine.shipped_code import DIGESTS_FILE, PROCESSOR, versions
+from zset_join.kernels.machine.kept_code import DIGESTS_FILE, PROCESSOR, versions
 
 __all__ = ["compile_shipped", "gather"]
 

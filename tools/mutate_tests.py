@@ -33,7 +33,6 @@ LAWS_OF: dict[str, str] = {
     "zset_join/operators/join.py": JOINS,
     "zset_join/operators/upsert_table.py": f"{JOINS} or latest-",
     "zset_join/operators/aggregate.py": GROUPS,
-    "zset_join/operators/distinct.py": GROUPS,
     "zset_join/aggregates": GROUPS,
 }
 """Files, to the operators whose laws see them: part of the names of test_laws.py."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from zset_join.core.read_when_used import lazy_names
+from zset_join.core.extras import lazy_names
 
 if TYPE_CHECKING:
     from zset_join.core.epochs import Tick
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     )
     from zset_join.core.options import BufferLimit, HotBudget
     from zset_join.core.relation import ChangelogMode, Relation
-    from zset_join.operators.aggregate import Aggregate
-    from zset_join.operators.distinct import Distinct
+    from zset_join.operators.aggregate import Aggregate, Distinct
     from zset_join.operators.join import HashJoin
     from zset_join.operators.stateless import Select, Union, Where
     from zset_join.shapes.aggregate import AggregateCall
@@ -41,7 +40,7 @@ else:
         "BadInputError": "zset_join.core.errors",
         "BufferLimit": "zset_join.core.options",
         "ChangelogMode": "zset_join.core.relation",
-        "Distinct": "zset_join.operators.distinct",
+        "Distinct": "zset_join.operators.aggregate",
         "HashJoin": "zset_join.operators.join",
         "HotBudget": "zset_join.core.options",
         "KeyTypeError": "zset_join.core.errors",

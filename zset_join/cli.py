@@ -48,7 +48,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from zset_join.core.errors import OptionError, PlanError, ZsetJoinError
 from zset_join.core.extras import needed_for, raising_interrupts
-from zset_join.storage.full_disk import no_epoch, reporting_full_disk
+from zset_join.storage.operations import no_epoch, reporting_full_disk
 from zset_join.tools.change_options import add_change_options, add_column_options, change_terms
 
 if TYPE_CHECKING:
@@ -271,7 +271,7 @@ def _print_now(line: str) -> None:
 
 
 def _run_sql(options: argparse.Namespace) -> int:
-    from zset_join.sql.running_files import run_file
+    from zset_join.sql.commands import run_file
 
     wrong = [one for one in options.conf if "=" not in one]
     if wrong:
@@ -455,7 +455,7 @@ def _query_of(directory: str, program: str, dialect: str) -> Any:
 
     if program.lower().endswith(".sql"):
         from zset_join.checkpoint.reading import query_plan
-        from zset_join.sql.changed_queries import views_of_file
+        from zset_join.sql.commands import views_of_file
 
         return views_of_file(program, query_plan(directory), dialect=dialect)
     found: Any = _function(program)

@@ -14,8 +14,7 @@ import pytest
 
 from tests.epochs import Change, delete, delta_of, insert, lines_of
 from zset_join.aggregates import AggregateCall
-from zset_join.aggregates.accumulation import Accumulation
-from zset_join.aggregates.preaggregation import Preaggregation
+from zset_join.aggregates.accumulation import Accumulation, Preaggregation
 from zset_join.core.epochs import Tick
 from zset_join.core.errors import BadInputError, PlanError
 from zset_join.core.relation import Relation

@@ -12,14 +12,14 @@ import pyarrow as pa
 import pytest
 
 from zset_join.aggregates import AggregateCall
+from zset_join.aggregates.accumulators import WorkingArrays
 from zset_join.aggregates.group_state import GroupState
-from zset_join.aggregates.lines import WorkingArrays
 from zset_join.core.epochs import Tick
 from zset_join.core.errors import StateError
 from zset_join.core.relation import Relation
 from zset_join.kernels.rows import side as s
 from zset_join.operators.aggregate import Aggregate
-from zset_join.state.rows.hash_seed import HashTables
+from zset_join.state.rows.directories import HashTables
 from zset_join.zset import ZSet
 
 SCHEMA = pa.schema({"k": pa.string()})

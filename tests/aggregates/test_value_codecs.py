@@ -13,7 +13,7 @@ import pytest
 
 from zset_join.aggregates.value_codecs import CompositeCodec, codec_of, valid_flags
 from zset_join.core.errors import ResourceError
-from zset_join.kernels.aggregate.keys import compare_keys
+from zset_join.kernels.aggregate.tree import compare_keys
 
 D = Decimal
 LONG = "longer than eight bytes"

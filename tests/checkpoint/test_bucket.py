@@ -25,7 +25,7 @@ from zset_join.core.relation import Relation
 from zset_join.operators.join import HashJoin
 from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.storage.local import lock_file
-from zset_join.storage.sealed import seal, unseal
+from zset_join.storage.trusted_files import seal, unseal
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import DurableOperator
 

@@ -8,7 +8,7 @@ import pytest
 
 from zset_join.checkpoint.files import CheckpointFiles, FileEntry, NewFile
 from zset_join.core.errors import StateError
-from zset_join.storage.sealed import json_text, read
+from zset_join.storage.trusted_files import json_text, read
 
 
 @pytest.fixture

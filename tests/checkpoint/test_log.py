@@ -14,7 +14,7 @@ from zset_join.checkpoint.log import LogEntry, merge_logs, read_log, write_log
 from zset_join.checkpoint.record import BucketHistory
 from zset_join.core.epochs import Tick
 from zset_join.core.errors import StateError
-from zset_join.storage.sealed import json_text, read
+from zset_join.storage.trusted_files import json_text, read
 from zset_join.zset import ZSet
 
 ORDERS = pa.schema({"id": pa.int64(), "note": pa.string()})

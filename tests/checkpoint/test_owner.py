@@ -22,7 +22,7 @@ from zset_join.checkpoint.record import CommitRecord
 from zset_join.core.errors import StateError
 from zset_join.storage.folder import Folder, open_folder
 from zset_join.storage.operations import Operation, observe
-from zset_join.storage.sealed import seal
+from zset_join.storage.trusted_files import seal
 
 
 @pytest.fixture(params=["local", "object store"])

@@ -20,7 +20,7 @@ from zset_join.operators.aggregate import Aggregate
 from zset_join.operators.join import HashJoin
 from zset_join.shapes.aggregate import AggregateCall
 from zset_join.shapes.operator_options import OperatorOptions
-from zset_join.storage.sealed import json_text, read
+from zset_join.storage.trusted_files import json_text, read
 from zset_join.zset import ZSet
 
 _ROWS = pa.schema({"id": pa.int64(), "k": pa.int64(), "v": pa.string()})

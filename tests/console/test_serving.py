@@ -17,7 +17,7 @@ from zset_join.cli import main
 from zset_join.console import Action, Console, WatchedCheckpoint, open_console, running
 from zset_join.console.serving import STATIC
 from zset_join.core.errors import OptionError
-from zset_join.storage.ownership import kept_token
+from zset_join.storage.trusted_files import kept_token
 
 VENDORED = {
     "dagre.js": "b0ddaf4af1417bec9bd89373a3a3987f081727d6cc6d95fc40dbf85a19bdf3b0",

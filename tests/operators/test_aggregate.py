@@ -26,8 +26,7 @@ from zset_join.core.errors import (
 )
 from zset_join.core.relation import Relation
 from zset_join.expressions import left
-from zset_join.operators.aggregate import Aggregate
-from zset_join.operators.distinct import Distinct
+from zset_join.operators.aggregate import Aggregate, Distinct
 from zset_join.operators.join import HashJoin
 from zset_join.shapes.operator_options import OperatorOptions
 

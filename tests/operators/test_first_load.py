@@ -17,11 +17,10 @@ from zset_join import Relation, Tick, ZSet
 from zset_join.core.errors import StateError
 from zset_join.expressions import left, right
 from zset_join.operators import first_load
-from zset_join.operators.first_load import LoadedJoin
-from zset_join.operators.first_upserts import LoadedLatest
+from zset_join.operators.first_load import LoadedJoin, LoadedLatest
 from zset_join.operators.join import JOIN_TYPES, HashJoin
 from zset_join.operators.upsert_table import Latest
-from zset_join.state.rows.row_arena import RowArena
+from zset_join.state.rows.row_tables import RowArena
 from zset_join.state.rows.side import SideState
 from zset_join.testing.comparison import exact_tables
 

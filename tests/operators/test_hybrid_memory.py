@@ -26,7 +26,7 @@ from zset_join.expressions import left, right
 from zset_join.operators.aggregate import Aggregate
 from zset_join.operators.upsert_table import Route
 from zset_join.shapes.operator_options import OperatorOptions
-from zset_join.state.rows.unused_memory import CAN_REPORT
+from zset_join.state.rows.host_memory import CAN_REPORT
 
 RUNS = [
     ("join", 90, 10_000, 20, 64),

@@ -16,7 +16,7 @@ from zset_join.core.relation import Relation
 from zset_join.expressions import left, right
 from zset_join.operators.join import HashJoin
 from zset_join.shapes.operator_options import OperatorOptions
-from zset_join.state.rows.rejected_rows import REJECTION_SCHEMA
+from zset_join.state.rows.side_changes import REJECTION_SCHEMA
 
 COLUMNS = pa.schema({"id": pa.int64(), "k": pa.string(), "seq": pa.int64()})
 MOST = 2**63 - 1

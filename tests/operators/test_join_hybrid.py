@@ -22,7 +22,7 @@ from zset_join.core.relation import Relation
 from zset_join.operators.join import HashJoin
 from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.state.cold import hybrid_rows
-from zset_join.state.rows.unused_memory import UnusedMemory
+from zset_join.state.rows.host_memory import UnusedMemory
 from zset_join.zset import ZSet
 
 ORDERS = Relation(

@@ -13,8 +13,7 @@ from zset_join import Relation, Tick
 from zset_join.core.errors import BadInputError, KeyTypeError, OptionError, PlanError
 from zset_join.expressions import right
 from zset_join.operators.timed_join import AsOfJoin, TemporalJoin
-from zset_join.shapes.as_of_join import AsOfOptions
-from zset_join.shapes.temporal_join import TemporalOptions
+from zset_join.shapes.timed_join import AsOfOptions, TemporalOptions
 
 ORDERS = Relation(
     name="orders",

@@ -22,8 +22,7 @@ from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users i
 from zset_join.runners.local.checkpoint_diff import diff_of_checkpoint
 from zset_join.runners.local.stopped import evolve_directory, undo_of_directory
 from zset_join.sinks.csv_files import CsvFilesSink
-from zset_join.sinks.delta_changelog import DeltaChangelogSink
-from zset_join.sinks.delta_view import DeltaViewSink
+from zset_join.sinks.delta_view import DeltaChangelogSink, DeltaViewSink
 from zset_join.sinks.duckdb_view import DuckDBViewSink
 from zset_join.sinks.parquet_changelog import ParquetChangelogSink
 from zset_join.storage.operations import Operation, observe

@@ -22,7 +22,7 @@ from zset_join.pipeline import Pipeline, appends, changes
 from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users import theirs
 from zset_join.runners.local.stopped import undo_of_directory
 from zset_join.sinks.duckdb_view import DuckDBViewSink
-from zset_join.storage.sealed import seal, unseal
+from zset_join.storage.trusted_files import seal, unseal
 
 ORDERS = changes("orders", {"id": pa.int64(), "who": pa.string(), "total": pa.int64()}, keys="id")
 PEOPLE = changes("people", {"who": pa.string(), "city": pa.string()}, keys="who")

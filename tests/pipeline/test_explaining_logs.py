@@ -19,7 +19,7 @@ from zset_join.pipeline import Pipeline, changes
 from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users import theirs
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.plan.row_steps import relation_after
-from zset_join.runners.local.explaining_logs import LoggedStage, explain_from_logs
+from zset_join.runners.local.explaining import LoggedStage, explain_from_logs
 from zset_join.runners.local.feeding import transforms_of
 from zset_join.stages import StageOptions
 from zset_join.stages.join import JoinStage

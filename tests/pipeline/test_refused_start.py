@@ -30,7 +30,7 @@ from zset_join.sinks.row_files import JsonLinesSink
 from zset_join.stages.stage import StageOptions
 from zset_join.storage.local_folder import LocalFolder
 from zset_join.storage.operations import observe
-from zset_join.storage.sealed import seal, unseal
+from zset_join.storage.trusted_files import seal, unseal
 
 COLUMNS = {"k": pa.int64(), "v": pa.int64()}
 ODD = {"_weight": pa.int64(), "epoch": pa.int64(), "lasts": pa.duration("us")}

@@ -24,7 +24,7 @@ from zset_join.runners.local.checkpoint_diff import diff_of_checkpoint
 from zset_join.runners.local.outputs import PipelineOutputs
 from zset_join.runners.local.stopped import evolve_directory, undo_of_directory
 from zset_join.sinks.duckdb_view import DuckDBViewSink
-from zset_join.sql.changed_queries import views_of_file
+from zset_join.sql.commands import views_of_file
 
 CHANGED = changes("orders", {"id": pa.int64(), "who": pa.string(), "amount": pa.int64(), "day": pa.date32()}, keys="id")
 SELECT = """

@@ -6,7 +6,7 @@ from zset_join.expressions import col
 from zset_join.pipeline import PROCESSING_TIME, appends, changes
 from zset_join.plan.columns_kept import explained_unread, unread_of_sources, unread_of_stages
 from zset_join.plan.query_plan import QueryPlan
-from zset_join.query.several import plan_of
+from zset_join.query.rows import plan_of
 
 CLICKS = appends("clicks", "id BIGINT, page STRING, ok BOOLEAN, note STRING")
 PAGES = changes("pages", "page STRING, title STRING, price DOUBLE, level INT", keys="page")

@@ -9,7 +9,7 @@ import pytest
 
 from zset_join.core.errors import PlanError
 from zset_join.pipeline import Pipeline, appends
-from zset_join.query.binding import Binding
+from zset_join.query.reading import Binding
 
 
 def test_a_source_that_is_bound_to_another_runner_is_refused_by_name() -> None:

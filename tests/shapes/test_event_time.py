@@ -13,7 +13,7 @@ from zset_join import Relation
 from zset_join.core.errors import KeyTypeError, OptionError
 from zset_join.shapes.event_time import EventTime
 from zset_join.shapes.operator_options import OperatorOptions
-from zset_join.state.time.order_words import time_words
+from zset_join.state.rows.order_words import time_words
 
 
 def times_of(kind):

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from zset_join.core.errors import SinkError
-from zset_join.sinks.changelog_lines import ChangelogLines
+from zset_join.sinks.changelog_directory import ChangelogLines
 from zset_join.zset import ZSet
 
 SCHEMA = pa.schema({"k": pa.int64(), "v": pa.string()})

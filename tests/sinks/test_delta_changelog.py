@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 
 from zset_join.core.errors import OptionError, PlanError, SinkError
 from zset_join.core.relation import Relation
-from zset_join.sinks.delta_changelog import DeltaChangelogSink
+from zset_join.sinks.delta_view import DeltaChangelogSink
 from zset_join.zset import ZSet
 
 SCHEMA = pa.schema({"k": pa.int64(), "v": pa.string()})

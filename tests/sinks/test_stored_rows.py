@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from zset_join.core.errors import SinkError
-from zset_join.sinks.stored_rows import RetractedRows, StoredRowsChange
+from zset_join.sinks.delta_view import RetractedRows, StoredRowsChange
 from zset_join.zset import ZSet
 
 FIRST = pa.table({"k": [1, 2, 3], "v": ["a", "b", "c"]})

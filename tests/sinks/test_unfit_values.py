@@ -22,8 +22,7 @@ from zset_join.core.shown_values import shown_column
 from zset_join.pipeline import FunctionSink, Pipeline, changes
 from zset_join.runners.common.sink_epochs import SinkEpochs
 from zset_join.sinks.csv_files import CsvFilesSink
-from zset_join.sinks.delta_changelog import DeltaChangelogSink
-from zset_join.sinks.delta_view import DeltaViewSink
+from zset_join.sinks.delta_view import DeltaChangelogSink, DeltaViewSink
 from zset_join.sinks.duckdb_view import DuckDBViewSink
 from zset_join.sinks.parquet_changelog import ParquetChangelogSink
 from zset_join.sinks.record_texts import RecordWriter

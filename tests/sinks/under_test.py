@@ -22,8 +22,7 @@ import zset_join
 from faults.sinks import weighted_lines
 from zset_join.core.relation import Relation
 from zset_join.sinks.csv_files import CsvFilesSink
-from zset_join.sinks.delta_changelog import DeltaChangelogSink
-from zset_join.sinks.delta_view import DeltaViewSink
+from zset_join.sinks.delta_view import DeltaChangelogSink, DeltaViewSink
 from zset_join.sinks.duckdb_view import DuckDBViewSink
 from zset_join.sinks.parquet_changelog import ParquetChangelogSink
 from zset_join.sinks.row_files import JsonLinesSink, RowFilesSink

@@ -14,7 +14,7 @@ from tests.spark.conftest import Collected, Source
 from zset_join.checkpoint.reading import checkpoint_folder
 from zset_join.core.errors import StateError
 from zset_join.runners.spark.epoch.batches import offsets_digest
-from zset_join.storage.sealed import seal
+from zset_join.storage.trusted_files import seal
 
 
 @pytest.fixture

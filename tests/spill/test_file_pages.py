@@ -16,8 +16,7 @@ import pytest
 from property_tests.cold_histories import OWNER, as_bag, as_codes, as_rows
 from spill import file_pages
 from spill.file_pages import FileColdStore, FilePages
-from spill.page_kernels import take_rows
-from spill.read_kernels import LEAST_PAGES, WINDOW_BYTES, WINDOW_WORDS, find_windows, measured_spread, plan_reads
+from spill.page_kernels import LEAST_PAGES, WINDOW_BYTES, WINDOW_WORDS, find_windows, measured_spread, plan_reads, take_rows
 from spill.run_kernels import RUN_WORDS
 from tests.open_files import open_below
 from zset_join.core.errors import StateError

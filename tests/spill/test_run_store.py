@@ -18,7 +18,7 @@ from property_tests.cold_histories import OWNER, ColdRow, FileShelf, Shelf, as_b
 from spill.cold_store import ColdStore, cold_rows
 from spill.file_pages import FileColdStore
 from spill.run_set import runs_to_merge
-from spill.sorting import ascending, ascending_positions
+from spill.write_kernels import ascending, ascending_positions
 from zset_join.core.errors import OptionError, StateError
 
 

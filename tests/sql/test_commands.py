@@ -154,7 +154,7 @@ def test_run_goes_on_until_it_is_stopped_and_reads_files_that_come(
     def sleep(_: float) -> None:
         next(idle, interrupted)()
 
-    monkeypatch.setattr("zset_join.sql.running_files.time.sleep", sleep)
+    monkeypatch.setattr("zset_join.sql.commands.time.sleep", sleep)
 
     assert main(["run", str(pipeline), "--progress-seconds", "60"]) == 0
 

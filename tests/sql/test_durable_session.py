@@ -21,7 +21,7 @@ from zset_join.lookup.sources.function import FunctionSource
 from zset_join.pipeline import Pipeline
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.sql import Query, Session, connect
-from zset_join.storage.sealed import seal
+from zset_join.storage.trusted_files import seal
 from zset_join.tools.inspection import open_state
 
 DECLARED = """

@@ -11,9 +11,9 @@ import pytest
 
 from zset_join.core.errors import BadInputError, SinkError, SqlError
 from zset_join.sql import Session, connect
+from zset_join.sql.runtime.claims import KeyClaims
 from zset_join.sql.session import SqlWarning
 from zset_join.sql.tables.catalog import ColumnDefinition, Table
-from zset_join.sql.tables.key_claims import KeyClaims
 from zset_join.zset import ZSet
 
 TABLES = "CREATE TABLE orders (id INT, total INT, qty INT, PRIMARY KEY (id))"

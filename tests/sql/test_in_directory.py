@@ -9,7 +9,7 @@ import pytest
 
 from zset_join.core.errors import SinkError
 from zset_join.sql import connect
-from zset_join.sql.running_files import run_file
+from zset_join.sql.commands import run_file
 
 PIPELINE = """
 CREATE TABLE a (id INT);

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from property_tests.profiles import examples
 from zset_join.core.errors import PlanError
 from zset_join.sql import connect
-from zset_join.sql.runtime.spark_tables import SparkTables
-from zset_join.sql.tables.file_names import file_name
+from zset_join.sql.runtime.on_spark import SparkTables
+from zset_join.sql.tables.files import file_name
 
 NAMES = st.text(st.sampled_from("aAbB%4129_-./ \u20ac\u00e9\u0301\ud800")) | st.text(max_size=300)
 

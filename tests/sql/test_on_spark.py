@@ -17,7 +17,7 @@ from tests.sweeps import for_each
 from zset_join.core.errors import PlanError, SqlError
 from zset_join.spark import appends
 from zset_join.sql import Session, connect
-from zset_join.sql.running_files import run_file
+from zset_join.sql.commands import run_file
 from zset_join.tools.dead_letters import read_letters
 
 
@@ -176,7 +176,7 @@ def test_the_metadata_of_records_of_changes_is_in_columns_inside_spark_too(
     (tmp_path / "1.json").write_text(f"{change(7, None, ada)}\n{change(8, None, {'id': 2, 'name': 'Bob'})}\n")
     schema = "key STRING, value STRING, topic STRING, partition INT, offset LONG"
     monkeypatch.setattr(
-        "zset_join.sql.runtime.spark_tables.kafka_records", lambda *_, **__: spark.readStream.schema(schema).json(str(tmp_path))
+        "zset_join.sql.runtime.on_spark.kafka_records", lambda *_, **__: spark.readStream.schema(schema).json(str(tmp_path))
     )
     with connect(engine="spark", spark=spark, dialect="flink", keep_inputs=True) as shop:
         shop.sql(CUSTOMERS)

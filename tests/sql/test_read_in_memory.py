@@ -9,7 +9,7 @@ import pytest
 
 from zset_join.core.errors import SqlError
 from zset_join.sql import connect
-from zset_join.sql.tables.topic_rows import TopicRows
+from zset_join.sql.tables.table_sources import TopicRows
 
 
 def test_files_are_read_one_by_one_in_the_order_of_their_names(tmp_path: Path) -> None:

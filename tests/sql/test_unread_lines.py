@@ -11,8 +11,8 @@ import pytest
 from zset_join.cli import main
 from zset_join.core.errors import BadInputError
 from zset_join.sql import connect
-from zset_join.sql.tables.topic_rows import TopicRows
-from zset_join.sql_expressions.positions import SqlWarning
+from zset_join.sql.tables.table_sources import TopicRows
+from zset_join.sql_expressions.consumed import SqlWarning
 from zset_join.tools.dead_letters import read_letters
 
 FILES = {

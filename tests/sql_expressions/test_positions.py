@@ -4,8 +4,8 @@ import pytest
 
 from zset_join.core.errors import SqlError
 from zset_join.sql import connect
+from zset_join.sql_expressions.consumed import Position, near
 from zset_join.sql_expressions.dialects import split
-from zset_join.sql_expressions.positions import Position, near
 
 
 def test_a_place_shows_its_line_with_a_caret_under_it() -> None:

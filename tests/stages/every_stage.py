@@ -10,8 +10,7 @@ import pyarrow as pa
 from zset_join.core.relation import Relation
 from zset_join.lookup.sources.function import FunctionSource
 from zset_join.shapes.aggregate import AggregateCall
-from zset_join.shapes.as_of_join import AsOfOptions
-from zset_join.shapes.temporal_join import TemporalOptions
+from zset_join.shapes.timed_join import AsOfOptions, TemporalOptions
 from zset_join.stages import (
     AggregateStage,
     AsOfJoinStage,

@@ -11,8 +11,7 @@ from tests.stages.every_stage import EVENTS, QUOTES, ROWS, SCHEMA, STAGES, VERSI
 from zset_join.expressions.tree import left, right
 from zset_join.lookup.sources.function import FunctionSource
 from zset_join.shapes.aggregate import AggregateCall
-from zset_join.shapes.as_of_join import AsOfOptions
-from zset_join.shapes.temporal_join import TemporalOptions
+from zset_join.shapes.timed_join import AsOfOptions, TemporalOptions
 from zset_join.stages import (
     AggregateStage,
     AsOfJoinStage,

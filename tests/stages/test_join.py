@@ -11,8 +11,7 @@ import pytest
 from zset_join.core.errors import OptionError, PlanError
 from zset_join.core.relation import Relation
 from zset_join.expressions import left, right
-from zset_join.shapes.as_of_join import AsOfOptions
-from zset_join.shapes.temporal_join import TemporalOptions
+from zset_join.shapes.timed_join import AsOfOptions, TemporalOptions
 from zset_join.stages import (
     AsOfJoinStage,
     JoinStage,
@@ -24,7 +23,7 @@ from zset_join.stages import (
     expiring_stage,
     state_ttls,
 )
-from zset_join.stages.warm_up import warm_up
+from zset_join.stages.effect import warm_up
 
 ORDERS = Relation(
     name="orders",

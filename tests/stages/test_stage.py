@@ -14,8 +14,7 @@ from zset_join import AggregateCall, Relation, Tick, ZSet
 from zset_join.core.errors import OptionError, PlanError, StateError
 from zset_join.core.options import HotBudget
 from zset_join.expressions import left, right
-from zset_join.shapes.as_of_join import AsOfOptions
-from zset_join.shapes.temporal_join import TemporalOptions
+from zset_join.shapes.timed_join import AsOfOptions, TemporalOptions
 from zset_join.stages import (
     AggregateStage,
     AsOfJoinStage,
@@ -36,7 +35,7 @@ from zset_join.stages import (
 from zset_join.stages.stage import StageOptions
 from zset_join.stages.written import read_relation, write_relation
 from zset_join.state.rows import side_snapshot
-from zset_join.state.time import row_store
+from zset_join.state.time import key_runs
 from zset_join.zset.protocol import TimedOperator
 
 SEQUENCED = replace(ROWS, sequence_by=("at",))
@@ -359,7 +358,7 @@ def _refused(stage: Stage, options: StageOptions, tables: dict[str, pa.Table], a
 
 @pytest.mark.parametrize(("stage", "tables"), HELD_ONCE.values(), ids=HELD_ONCE)
 def test_what_a_snapshot_holds_twice_is_refused(stage: Stage, tables: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (side_snapshot, row_store):
+    for module in (side_snapshot, key_runs):
         monkeypatch.setattr(module, "_SNAPSHOT_ROWS", 2)
 
     snapshot = _snapshot_of(stage, StageOptions())

@@ -17,9 +17,9 @@ import pyarrow as pa
 from tests.epochs import Change, delta_of
 from zset_join.core.relation import ChangelogMode, Relation
 from zset_join.kernels.rows import side as s
-from zset_join.kernels.rows.heap import block_bytes
-from zset_join.kernels.values import columns as c
-from zset_join.state.rows.hash_seed import HashTables
+from zset_join.kernels.rows.side import block_bytes
+from zset_join.kernels.values import keys as c
+from zset_join.state.rows.directories import HashTables
 from zset_join.state.rows.side import PreparedSide, SideRules, SideState
 
 __all__ = ["Anatomy", "absorb", "anatomy", "changes_of", "make_side", "pieces"]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.open_files import open_below
-from zset_join.state.rows.region import Region
+from zset_join.state.rows.host_memory import Region
 from zset_join.storage import local
 from zset_join.storage.folder import open_folder
 from zset_join.storage.operations import Operation, observe, perform

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from zset_join.core.errors import StateError
-from zset_join.state.rows.region import Region
-from zset_join.storage.ownership import is_own, refuse_foreign, why_foreign
+from zset_join.state.rows.host_memory import Region
+from zset_join.storage.trusted_files import is_own, refuse_foreign, why_foreign
 
 
 def test_what_only_the_user_may_write_is_own(tmp_path: Path) -> None:

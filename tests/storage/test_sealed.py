@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from zset_join.storage.sealed import UnknownFormatError, seal, unseal
+from zset_join.storage.trusted_files import UnknownFormatError, seal, unseal
 
 BODY = {"epoch": 7, "names": ["a", "é"], "nothing": None}
 DATA = seal(BODY, version=2, name="commits/7")

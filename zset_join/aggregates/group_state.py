@@ -22,20 +22,17 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from zset_join.aggregates.accumulators import Accumulator
-from zset_join.aggregates.lines import Int64s, Lines, WorkingArrays
+from zset_join.aggregates.accumulators import Accumulator, Int64s, Lines, WorkingArrays
 from zset_join.core.errors import StateError
 from zset_join.core.row_conversion import shown_floats
 from zset_join.core.shown_values import shown_key
 from zset_join.kernels.aggregate.groups import copy_groups, group_delta, load_groups, store_groups
 from zset_join.kernels.join.absorb import heap_bytes_needed
 from zset_join.kernels.rows import side as s
-from zset_join.kernels.values import columns as c
+from zset_join.kernels.values import keys as c
 from zset_join.kernels.values.keys import hash_rows
-from zset_join.state.rows.directories import hold_directory
-from zset_join.state.rows.hash_seed import HashTables
-from zset_join.state.rows.row_arena import RowArena
-from zset_join.state.rows.slot_table import SlotTable
+from zset_join.state.rows.directories import HashTables, hold_directory
+from zset_join.state.rows.row_tables import RowArena, SlotTable
 from zset_join.storage.local import make_directory
 from zset_join.zset.row_layout import RowLayout
 

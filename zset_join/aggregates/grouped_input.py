@@ -19,11 +19,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from zset_join.aggregates.accumulation import Accumulation, counted_at
+from zset_join.aggregates.accumulation import Accumulation, GroupTables, counted_at, partial_relation, parts_of, weights_of
+from zset_join.aggregates.accumulators import Int64s, Lines
 from zset_join.aggregates.group_state import GroupState
 from zset_join.aggregates.hybrid_groups import HybridGroups
-from zset_join.aggregates.lines import Int64s, Lines
-from zset_join.aggregates.preaggregation import GroupTables, partial_relation, parts_of, weights_of
 from zset_join.core.epochs import Tick
 from zset_join.core.errors import BadInputError, StateError, WeightOverflowError
 from zset_join.core.options import HotBudget
@@ -32,8 +31,8 @@ from zset_join.core.row_conversion import conform
 from zset_join.core.shown_values import counted, shown_key
 from zset_join.kernels.aggregate.groups import add_rows, resolve_rows
 from zset_join.kernels.rows import changes as ch
-from zset_join.state.rows.hash_seed import HashTables
-from zset_join.state.rows.rejected_rows import REJECTION_SCHEMA
+from zset_join.state.rows.directories import HashTables
+from zset_join.state.rows.side_changes import REJECTION_SCHEMA
 from zset_join.zset import ZSet, single_batch
 
 __all__ = ["GroupedInput", "PreparedGroups", "RejectedChanges", "describe_rejection", "groups_at", "rejection_table"]

@@ -13,39 +13,24 @@ import numpy as np
 import pyarrow as pa
 
 from zset_join.aggregates.accumulation import Accumulation
+from zset_join.aggregates.accumulators import Int64s, Lines
 from zset_join.aggregates.group_state import GroupState
 from zset_join.aggregates.grouped_input import GroupedInput, PreparedGroups, describe_rejection, rejection_table
-from zset_join.aggregates.lines import Int64s, Lines
 from zset_join.aggregates.results import Reading, Result
 from zset_join.core.epochs import Tick
 from zset_join.core.errors import OptionError, StateError
 from zset_join.core.relation import Relation
 from zset_join.shapes.operator_options import OperatorOptions
+from zset_join.state.rows.directories import HashTables, closed
 from zset_join.state.rows.guarded import Answers
-from zset_join.state.rows.hash_seed import HashTables
-from zset_join.state.rows.rejected_rows import no_rejections
-from zset_join.state.rows.usage import closed
+from zset_join.state.rows.side_changes import no_rejections
 from zset_join.zset import ZSet
 
 __all__ = ["GroupedOperator", "GroupedOutput"]
 
 
 class GroupedOperator:
-    """Answer with the change of some groups.
-
-    Args:
-        accumulation: the input and its accumulators.
-        group_by: the key columns; none for one global group.
-        output: the key columns, then one column per call.
-        preaggregated: whether partial lines arrive, see `zset_join.aggregates.preaggregation`.
-        on_bad_input: `error` raises and applies nothing; `quarantine` omits bad rows and lists them in `rejections`.
-        chunk_rows: rows per chunk of an answer.
-        tables: where the state lies, and how keys are hashed.
-        budget: of the state in memory; None: no limit.
-
-    Raises:
-        OptionError: a budget without anything to spill.
-    """
+    """Answer with the change of some groups."""
 
     def __init__(
         self,
@@ -93,13 +78,7 @@ class GroupedOperator:
         return self._input.state.absorbed_epoch
 
     def answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
-        """Yield the change of the groups in chunks of at most `chunk_rows` rows; all retractions come first.
-
-        Raises:
-            BadInputError: rows that no group accepts, with policy `error`; a sum that does not fit its type.
-            ResourceError: a list or set beyond its limit.
-            StateError: `ANSWER_OUTDATED`: read after the state has changed.
-        """
+        """Yield the change of the groups in chunks of at most `chunk_rows` rows; all retractions come first."""
         return self._answers.guarded(self._answer(tick, deltas))
 
     def _answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
@@ -121,12 +100,7 @@ class GroupedOperator:
             yield chunk
 
     def absorb(self, tick: Tick, deltas: Sequence[ZSet]) -> None:
-        """Fold the delta of one epoch into the state.
-
-        Raises:
-            BadInputError: as `answer`; the state is unchanged.
-            StateError: an epoch that was absorbed before.
-        """
+        """Fold the delta of one epoch into the state."""
         tick.check_follows(self.absorbed_epoch)
         (delta,) = deltas
         prepared = self._checked(tick, delta) if len(delta) else None
@@ -141,10 +115,6 @@ class GroupedOperator:
         """Fold in one epoch that arrives in chunks, each of which only inserts; return its rows. For groups in memory.
 
         The resulting groups are those that `held` lists.
-
-        Raises:
-            BadInputError: as `answer`, with policy `error`; the operator is half filled and to be closed.
-            StateError: an epoch that was absorbed before.
 
         Cost: as `absorb`; memory of one chunk.
         """
@@ -178,9 +148,6 @@ class GroupedOperator:
         """Yield every group after the absorbed epochs, with its number of rows as the weight.
 
         An answer that is being read meanwhile is outdated.
-
-        Raises:
-            StateError: `GROUPS_ON_DISK`, where the table is hybrid.
 
         Cost: a snapshot, and the columns of every group.
         """

@@ -13,7 +13,7 @@ need as much again.
 
 What an epoch needs beside the groups, up to half of the budget, is taken from it as from that of a join; so is what the epoch
 will bring in. What it took and freed is given back, and the index of the groups on disk where it has no room
-(`zset_join.state.cold.row_limit`).
+(`zset_join.state.cold.hot_rows`).
 
 Where groups are mapped from a directory, those on disk are in it too and are at the same epoch; marks record when they move.
 
@@ -30,16 +30,16 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from zset_join.aggregates.accumulation import GroupTables, parts_of
+from zset_join.aggregates.accumulators import Int64s
 from zset_join.aggregates.group_state import GroupState
-from zset_join.aggregates.lines import Int64s
-from zset_join.aggregates.preaggregation import GroupTables, parts_of
 from zset_join.core.errors import ResourceError, StateError
 from zset_join.core.options import HotBudget
 from zset_join.kernels.rows.moves import piece_end
 from zset_join.state.cold.cold_tables import BusyGroups, ColdTables, FoundRows
-from zset_join.state.cold.row_limit import RowLimit
+from zset_join.state.cold.hot_rows import RowLimit
+from zset_join.state.rows.host_memory import UnusedMemory
 from zset_join.state.rows.side_snapshot import refuse_contradictions
-from zset_join.state.rows.unused_memory import UnusedMemory
 
 __all__ = ["HybridGroups"]
 

@@ -16,14 +16,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from zset_join.aggregates.accumulators import Accumulator, BitCounts, MomentsOfFloats, SumOfDecimals, SumOfFloats
-from zset_join.aggregates.lines import Int64s, Lines
-from zset_join.aggregates.multisets import ValuesOf
+from zset_join.aggregates.accumulators import Accumulator, BitCounts, Int64s, Lines, MomentsOfFloats, SumOfDecimals, SumOfFloats
+from zset_join.aggregates.value_codecs import ValuesOf
 from zset_join.core.epochs import Tick
 from zset_join.core.errors import BadInputError, ResourceError
 from zset_join.kernels.aggregate import floats
+from zset_join.kernels.aggregate.numbers import average_decimals, average_integers, sum_decimals
 from zset_join.kernels.aggregate.read import differing_keys, list_values, read_ends
-from zset_join.kernels.aggregate.sums import average_decimals, average_integers, sum_decimals
 from zset_join.shapes.aggregate import AggregateCall
 
 __all__ = ["Reading", "Result", "result_of"]

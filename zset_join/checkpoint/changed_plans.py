@@ -19,7 +19,7 @@ from typing import Any
 
 from zset_join.checkpoint.files import CHECKPOINT_FORMAT
 from zset_join.storage.folder import Folder
-from zset_join.storage.sealed import json_text, read, seal, unseal
+from zset_join.storage.trusted_files import json_text, read, seal, unseal
 
 __all__ = [
     "CHANGED_TO",

@@ -70,8 +70,8 @@ from zset_join.checkpoint.reading import (
 from zset_join.checkpoint.record import BucketHistory, CommitRecord, HistoryTexts
 from zset_join.core.epochs import Tick
 from zset_join.core.errors import StateError
-from zset_join.storage.full_disk import EpochOutcome
-from zset_join.storage.sealed import seal, unseal
+from zset_join.storage.operations import EpochOutcome
+from zset_join.storage.trusted_files import seal, unseal
 
 __all__ = ["Checkpoint"]
 

@@ -40,7 +40,7 @@ from zset_join.checkpoint.owner import boot_of_host
 from zset_join.core.errors import StateError
 from zset_join.kernels.machine.compiled import kernels_version
 from zset_join.storage import local
-from zset_join.storage.sealed import seal, unseal
+from zset_join.storage.trusted_files import seal, unseal
 
 __all__ = ["LOCAL_STATE_RETENTION_SECONDS", "LocalState", "Stamp", "default_local_state_dir", "remove_unused"]
 

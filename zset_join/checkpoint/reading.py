@@ -31,7 +31,7 @@ from zset_join.core.errors import StateError
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.stages import Stage, read_stage
 from zset_join.storage.folder import Folder, folder_below, is_local, local_path
-from zset_join.storage.sealed import UnknownFormatError, read, seal, unseal
+from zset_join.storage.trusted_files import UnknownFormatError, read, seal, unseal
 
 __all__ = [
     "FORMAT_FILE",

@@ -17,7 +17,7 @@ from zset_join.checkpoint.files import CHECKPOINT_FORMAT, FileEntry
 from zset_join.checkpoint.log import LogEntry
 from zset_join.checkpoint.snapshot import SnapshotEntry
 from zset_join.core.epochs import ChainLink, chained_digest
-from zset_join.storage.sealed import json_text, read, seal_text, unseal
+from zset_join.storage.trusted_files import json_text, read, seal_text, unseal
 from zset_join.zset.protocol import NextDue
 
 __all__ = [

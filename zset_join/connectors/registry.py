@@ -19,8 +19,17 @@ from typing import Any, Literal, get_args
 
 from zset_join.changelog import ChangelogForm, RecordForm, format_named
 from zset_join.changelog.formats import RECORD_FORMATS
-from zset_join.connectors.connector import Connector, Option, OutputSide, TableSide, WrittenTable
-from zset_join.connectors.tables import duckdb_output, jdbc_output, kafka_output, local_path_of
+from zset_join.connectors.connector import (
+    Connector,
+    Option,
+    OutputSide,
+    TableSide,
+    WrittenTable,
+    duckdb_output,
+    jdbc_output,
+    kafka_output,
+    local_path_of,
+)
 from zset_join.core.errors import OptionError, SqlError
 from zset_join.core.shown_values import near
 from zset_join.sinks.csv_files import CsvForm
@@ -65,7 +74,7 @@ def _delta(
             form=form,
             key=key,
         )
-    from zset_join.sinks.delta_changelog import DeltaChangelogSink
+    from zset_join.sinks.delta_view import DeltaChangelogSink
 
     return DeltaChangelogSink(path, form, storage_options=storage_options)
 

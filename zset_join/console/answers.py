@@ -21,8 +21,7 @@ from zset_join.checkpoint.log import read_log
 from zset_join.checkpoint.reading import CommittedState
 from zset_join.checkpoint.record import BucketHistory, CommitRecord, PartEntry
 from zset_join.checkpoint.snapshot import read_snapshot
-from zset_join.console.shown import MOST_ROWS, row_text, shown, shown_columns, shown_table, shown_text, typed_values
-from zset_join.console.watched import Answer
+from zset_join.console.watched import MOST_ROWS, Answer, row_text, shown, shown_columns, shown_table, shown_text, typed_values
 from zset_join.core.row_conversion import rows_having
 from zset_join.evolution.differences import PlanDiff
 from zset_join.plan.query_plan import QueryPlan

@@ -35,7 +35,7 @@ from zset_join.console.watched import Watched
 from zset_join.console.watched_checkpoint import QueryAnswers, WatchedCheckpoint
 from zset_join.core.errors import OptionError
 from zset_join.core.extras import needed_for
-from zset_join.storage.ownership import kept_token
+from zset_join.storage.trusted_files import kept_token
 from zset_join.tools.dead_letters import is_program, replay
 
 __all__ = ["Console", "Guard", "allowed_actions", "open_console", "serve_console"]

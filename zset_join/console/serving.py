@@ -28,8 +28,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from zset_join.console.shown import shown_text
-from zset_join.console.watched import ANSWERS, Watched
+from zset_join.console.watched import ANSWERS, Watched, shown_text
 from zset_join.core.errors import OptionError, StateError, ZsetJoinError
 from zset_join.core.extras import needed_for
 

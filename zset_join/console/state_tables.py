@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from zset_join.checkpoint.reading import stages_of
-from zset_join.console.shown import MOST_ROWS, shown, shown_columns, shown_table, typed_values
+from zset_join.console.watched import MOST_ROWS, shown, shown_columns, shown_table, typed_values
 from zset_join.core.errors import OptionError
 from zset_join.core.extras import needed_for
 from zset_join.sinks.duckdb_sql import quote

@@ -49,11 +49,9 @@ from zset_join.console.answers import (
     view_rows,
     waiting_in,
 )
-from zset_join.console.epochs import EpochSummary, summary_of_record
-from zset_join.console.plan_graph import plan_graph
-from zset_join.console.shown import shown, shown_setting, shown_text, typed_values
+from zset_join.console.epochs import EpochSummary, plan_graph, summary_of_record
 from zset_join.console.state_tables import StateTables
-from zset_join.console.watched import Answer
+from zset_join.console.watched import Answer, shown, shown_setting, shown_text, typed_values
 from zset_join.core.errors import OptionError, StateError, ZsetJoinError
 from zset_join.core.hidden_settings import shown as without_secrets
 from zset_join.plan.query_plan import QueryPlan

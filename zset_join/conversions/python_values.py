@@ -21,7 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
-from zset_join.conversions.converted import Converted, none_convert, whole
+from zset_join.conversions.texts import Converted, none_convert, whole
 from zset_join.conversions.typed_values import convert_values
 from zset_join.core.key_types import storage_type
 

@@ -27,8 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from zset_join.conversions.converted import Bools, Converted, flags, joined, none_convert, only
-from zset_join.conversions.texts import read_texts
+from zset_join.conversions.texts import Bools, Converted, flags, joined, none_convert, only, read_texts
 from zset_join.core.key_types import storage_type
 
 __all__ = ["can_convert", "convert_values"]

@@ -10,18 +10,23 @@ A package with its own stages, batch queries or table functions declares a modul
 
 These modules are imported when a name is met that nobody has registered: the kind of a stage in a checkpoint, a function in
 FROM. So a process without that import, such as a worker of Spark's or `zset-join`, can read its checkpoints and SQL.
+
+`ReadWhenUsed`: names of a package, and values of a mapping, that are made when they are first used.
 """
 
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ContextDecorator, contextmanager
+from importlib import import_module
 from types import TracebackType
+from typing import Any, TypeVar
 
 from zset_join.core.errors import MissingPackageError
 
-__all__ = ["EXTRAS", "GROUP", "load_extensions", "needed_for", "raising_interrupts"]
+__all__ = ["EXTRAS", "ReadWhenUsed", "lazy_names", "load_extensions", "needed_for", "raising_interrupts"]
 
 EXTRAS: Mapping[str, str] = {
     "confluent_kafka": "kafka",
@@ -91,3 +96,51 @@ def load_extensions() -> None:
     """Import the modules of all installed packages with extensions."""
     for entry in importlib.metadata.entry_points(group=GROUP):
         entry.load()
+
+
+def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return `__getattr__` and `__dir__` for a package."""
+
+    def get(name: str) -> Any:
+        home = homes.get(name)
+        if home is None:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}", name=name, obj=sys.modules[package])
+        value = getattr(import_module(home), name)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    def listed() -> list[str]:
+        return sorted({*vars(sys.modules[package]), *homes})
+
+    return get, listed
+
+
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
+
+
+class ReadWhenUsed(Mapping[_Key, _Value]):
+    """Hold values that are made when they are used.
+
+    >>> squares = ReadWhenUsed(range(3), lambda number: number**2)
+    >>> squares[2], squares.used
+    (4, {2: 4})
+    """
+
+    def __init__(self, keys: Iterable[_Key], read: Callable[[_Key], _Value]) -> None:
+        self._keys = dict.fromkeys(keys)
+        self._read = read
+        self.used: dict[_Key, _Value] = {}
+
+    def __getitem__(self, key: _Key) -> _Value:
+        if key not in self.used:
+            if key not in self._keys:
+                raise KeyError(key)
+            self.used[key] = self._read(key)
+        return self.used[key]
+
+    def __iter__(self) -> Iterator[_Key]:
+        return iter(self._keys)
+
+    def __len__(self) -> int:
+        return len(self._keys)

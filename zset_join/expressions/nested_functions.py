@@ -38,7 +38,7 @@ from zset_join.expressions.computed import (
     translated,
     wants_literal,
 )
-from zset_join.expressions.text_casts import java_number
+from zset_join.expressions.conversions import java_number
 from zset_join.expressions.text_functions import check_pattern
 from zset_join.expressions.tree import Call
 from zset_join.expressions.type_rules import common_type, kind_of, plain_type

@@ -18,9 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from zset_join.core.errors import BadInputError, PlanError
+from zset_join.expressions.conversions import names_zone
 from zset_join.expressions.evaluation import TypeFinder
 from zset_join.expressions.rows import columns_read, compute
-from zset_join.expressions.text_casts import names_zone
 from zset_join.expressions.tree import Call, Cast, Column, Expression, Literal, describe
 from zset_join.expressions.type_rules import is_flat, kind_of
 

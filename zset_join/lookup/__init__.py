@@ -6,8 +6,8 @@ ours; `fetcher` calls it, with retries, back-off and cache; `journal` keeps what
 
 from __future__ import annotations
 
+from zset_join.lookup.cache import FetchJournal
 from zset_join.lookup.fetcher import Fetcher, LookupCounts
-from zset_join.lookup.journal import FetchJournal
 from zset_join.lookup.options import Lookup, LookupHintWarning, LookupSettings
 from zset_join.lookup.secret import Secret
 from zset_join.lookup.source import Clock, LookupClient, LookupSource, Opening, SystemClock, TransientLookupError

@@ -41,14 +41,13 @@ from zset_join.operators.deduplicate import Deduplicate
 from zset_join.shapes.deduplicate import current_relation
 from zset_join.shapes.event_time import EventTime, has_clock, time_column
 from zset_join.shapes.operator_options import OperatorOptions
+from zset_join.state.rows.directories import HashTables, check_same_epoch
 from zset_join.state.rows.guarded import guarded
-from zset_join.state.rows.hash_seed import HashTables
+from zset_join.state.rows.order_words import time_words
 from zset_join.state.rows.side import SideState
 from zset_join.state.rows.side_snapshot import refuse_contradictions, repeated_rows
-from zset_join.state.rows.usage import check_same_epoch
 from zset_join.state.time.expiring_rows import ExpiringEpoch, ExpiringRows, TimeToLive
-from zset_join.state.time.order_words import time_words
-from zset_join.state.time.rejections import (
+from zset_join.state.time.late_rows import (
     NULL_KEY,
     NULL_TIME,
     GivenRows,

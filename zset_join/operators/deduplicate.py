@@ -30,16 +30,15 @@ from zset_join.core.epochs import Tick
 from zset_join.core.key_types import storage_type
 from zset_join.core.relation import Relation
 from zset_join.core.row_conversion import conform
-from zset_join.kernels.time.first_rows import first_rows
+from zset_join.kernels.time.candidates import first_rows
 from zset_join.shapes.deduplicate import Keep, OrderColumn, check_dedup, first_rows_relation
 from zset_join.shapes.operator_options import OperatorOptions
+from zset_join.state.rows.directories import HashTables
 from zset_join.state.rows.guarded import guarded
-from zset_join.state.rows.hash_seed import HashTables
-from zset_join.state.rows.rejected_rows import no_rejections
-from zset_join.state.time.key_runs import KeyGroups, KeyRuns
-from zset_join.state.time.order_words import count_order_words, order_words
-from zset_join.state.time.rejections import GivenRows, first_status, late_or_rejected_rows, raise_for_rejections
-from zset_join.state.time.row_store import RowStore
+from zset_join.state.rows.order_words import count_order_words, order_words
+from zset_join.state.rows.side_changes import no_rejections
+from zset_join.state.time.key_runs import KeyGroups, KeyRuns, RowStore
+from zset_join.state.time.late_rows import GivenRows, first_status, late_or_rejected_rows, raise_for_rejections
 from zset_join.state.time.version_joins import TimedState
 from zset_join.state.time.versioned_rows import NewRows, PreparedRows, VersionedRows
 from zset_join.zset import ZSet

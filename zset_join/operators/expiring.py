@@ -30,11 +30,10 @@ import pyarrow as pa
 
 from zset_join.core.epochs import Tick
 from zset_join.core.relation import Relation
+from zset_join.state.rows.directories import HashTables, check_same_epoch
 from zset_join.state.rows.guarded import guarded
-from zset_join.state.rows.hash_seed import HashTables
-from zset_join.state.rows.rejected_rows import REJECTION_SCHEMA, describe_rejection, rejection_table
 from zset_join.state.rows.side import SideState
-from zset_join.state.rows.usage import check_same_epoch
+from zset_join.state.rows.side_changes import REJECTION_SCHEMA, describe_rejection, rejection_table
 from zset_join.state.time.expiring_rows import ExpiringEpoch, ExpiringRows, TimeToLive
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import DurableOperator, NextDue, due_of, earliest

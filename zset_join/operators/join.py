@@ -40,21 +40,17 @@ from zset_join.operators.join_steps import (
 )
 from zset_join.shapes.join import JOIN_TYPES, JoinTerms, join_shape
 from zset_join.shapes.operator_options import OperatorOptions
-from zset_join.state.cold.largest_key import largest_key
-from zset_join.state.join.append_buffer import AppendBuffer, BufferedEpoch, PreparedEpoch
+from zset_join.state.join.append_buffer import AppendBuffer, BufferedEpoch, PreparedEpoch, largest_key
 from zset_join.state.join.changed_groups import ChangedGroups, ChangedKey, JoinParts, OutputArrays, Step
 from zset_join.state.join.hybrid_state import HybridState
-from zset_join.state.join.joined_rows import JoinedRows
-from zset_join.state.join.listed_rows import ListedRows
-from zset_join.state.join.oversized_rows import OversizedRows
+from zset_join.state.join.joined_rows import JoinedRows, ListedRows
 from zset_join.state.join.residual_pairs import JudgedEpoch, ResidualPairs
-from zset_join.state.join.streamed_rows import Piece, Place, StreamedRows
+from zset_join.state.join.streamed_rows import OversizedRows, Piece, Place, StreamedRows
+from zset_join.state.rows.directories import HashTables, check_same_epoch, closed
 from zset_join.state.rows.guarded import Answers, guarded
-from zset_join.state.rows.hash_seed import HashTables
-from zset_join.state.rows.rejected_rows import describe_rejection, no_rejections, rejection_table
 from zset_join.state.rows.side import SideRules, SideState
+from zset_join.state.rows.side_changes import describe_rejection, no_rejections, rejection_table
 from zset_join.state.rows.side_snapshot import restore_side, side_reader, snapshot_epoch
-from zset_join.state.rows.usage import check_same_epoch, closed
 from zset_join.zset import ZSet
 
 __all__ = ["JOIN_TYPES", "HashJoin"]

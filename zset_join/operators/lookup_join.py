@@ -8,7 +8,7 @@ The law: the answer of an epoch is decided by the rows before it, its delta, and
 table does not advance, the sum of the answers is the batch join. A retraction retracts what was emitted, and queries nothing.
 
 Remembers, for an append-only left, the rows that wait for another attempt; for any other, its live rows and per arrival what it
-was joined with (`zset_join.state.join.match_memo`).
+was joined with (`zset_join.state.join.lookup_rows`).
 
 Edge cases. NULL in a lookup key: no lookup, no match. Several answers to one key are several matches. A row that the
 residual predicate rejects is no miss: it is padded (LEFT) or dropped (INNER) at once. A miss waits only with `max_retries`; it
@@ -38,8 +38,7 @@ from zset_join.core.shown_values import counted
 from zset_join.operators.join_steps import columns_compared
 from zset_join.shapes.lookup import FOUND, LookupShape, LookupTerms, RetryPolicy, looked_up_relation
 from zset_join.shapes.operator_options import OperatorOptions
-from zset_join.state.join.lookup_rows import Answer, MemoLines, as_answer, fetched_rows
-from zset_join.state.join.match_memo import (
+from zset_join.state.join.lookup_rows import (
     ARRIVAL,
     ATTEMPTS,
     JOINED,
@@ -48,18 +47,27 @@ from zset_join.state.join.match_memo import (
     PARKED,
     PARKED_PADDED,
     SILENT,
+    Answer,
     MatchMemo,
+    MemoLines,
     Retracted,
+    as_answer,
+    fetched_rows,
     first_arrival,
 )
+from zset_join.state.rows.directories import HashTables, check_same_epoch
 from zset_join.state.rows.guarded import guarded
-from zset_join.state.rows.hash_seed import HashTables
 from zset_join.state.rows.keyed_rows import KeyedRows
-from zset_join.state.rows.rejected_rows import REJECTION_SCHEMA, describe_rejection, no_rejections, rejection_table
 from zset_join.state.rows.side import SideRules, SideState
-from zset_join.state.rows.side_changes import NetChanges, SideChanges
+from zset_join.state.rows.side_changes import (
+    REJECTION_SCHEMA,
+    NetChanges,
+    SideChanges,
+    describe_rejection,
+    no_rejections,
+    rejection_table,
+)
 from zset_join.state.rows.side_snapshot import restore_side, side_reader, snapshot_epoch
-from zset_join.state.rows.usage import check_same_epoch
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import NOTHING_DUE, NextDue
 

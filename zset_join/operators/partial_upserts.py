@@ -32,8 +32,8 @@ from zset_join.operators.upsert_table import Latest
 from zset_join.shapes.deduplicate import TRUNCATE, without_control
 from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.state.rows.guarded import guarded
-from zset_join.state.rows.rejected_rows import REJECTION_SCHEMA
 from zset_join.state.rows.side import SideState
+from zset_join.state.rows.side_changes import REJECTION_SCHEMA
 from zset_join.zset import ZSet, single_batch
 
 __all__ = ["PartialUpserts"]

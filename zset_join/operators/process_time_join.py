@@ -5,7 +5,7 @@ The law: only left changes emit. A row that arrives is joined with the right sid
 the right side is by now. While the right side does not advance, the sum of the answers is the batch join.
 
 Remembers every live right row, as a join does. Of an append-only left nothing; of any other its live rows, and per arrival what
-it was joined with (`zset_join.state.join.match_memo`).
+it was joined with (`zset_join.state.join.lookup_rows`).
 
 Edge cases. An update of a left row looks up again. Equal left rows: the oldest arrival goes first. The right key need not be
 unique (it may be a prefix of the right primary key): then a left row meets several rows. Right copies count as in a join:
@@ -40,26 +40,28 @@ from zset_join.expressions import right as right_column
 from zset_join.operators.join_steps import columns_compared
 from zset_join.shapes.lookup import LookupShape, ProcessTimeTerms, process_time_relation
 from zset_join.shapes.operator_options import OperatorOptions
-from zset_join.state.join.lookup_rows import Answer, LatestTable, MemoLines, as_answer, multiplied
-from zset_join.state.join.match_memo import (
+from zset_join.state.join.lookup_rows import (
     EMITTED_KINDS,
     JOINED,
     KIND,
     PADDED,
     SILENT,
     TIMES,
+    Answer,
+    LatestTable,
     MatchMemo,
+    MemoLines,
     Retracted,
+    as_answer,
     first_arrival,
+    multiplied,
 )
+from zset_join.state.rows.directories import HashTables, check_same_epoch
 from zset_join.state.rows.guarded import guarded
-from zset_join.state.rows.hash_seed import HashTables
 from zset_join.state.rows.keyed_rows import KeyedRows
-from zset_join.state.rows.rejected_rows import describe_rejection, no_rejections, rejection_table
 from zset_join.state.rows.side import PreparedSide, SideRules, SideState
-from zset_join.state.rows.side_changes import NetChanges, SideChanges
+from zset_join.state.rows.side_changes import NetChanges, SideChanges, describe_rejection, no_rejections, rejection_table
 from zset_join.state.rows.side_snapshot import restore_side, side_reader, snapshot_epoch
-from zset_join.state.rows.usage import check_same_epoch
 from zset_join.zset import ZSet
 
 __all__ = ["LatestJoin", "LatestJoins", "ProcessTimeJoin"]

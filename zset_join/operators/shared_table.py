@@ -21,7 +21,7 @@ import pyarrow as pa
 from zset_join.core.epochs import Tick
 from zset_join.core.relation import Relation
 from zset_join.state.rows.guarded import guarded
-from zset_join.state.rows.rejected_rows import no_rejections
+from zset_join.state.rows.side_changes import no_rejections
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import DurableOperator, NextDue, corrections_of, due_of, earliest
 

@@ -27,7 +27,7 @@ from zset_join.core.row_conversion import conform, take_rows
 from zset_join.core.shown_values import counted, shown_key
 from zset_join.expressions import Expression, check, evaluate, references
 from zset_join.state.rows.guarded import guarded
-from zset_join.state.rows.rejected_rows import REJECTION_SCHEMA, no_rejections
+from zset_join.state.rows.side_changes import REJECTION_SCHEMA, no_rejections
 from zset_join.zset import ZSet
 
 __all__ = ["Select", "StatelessOperator", "Unchanged", "Union", "Where"]

@@ -49,11 +49,17 @@ import pyarrow as pa
 from zset_join.core.epochs import Tick
 from zset_join.core.relation import Relation
 from zset_join.core.row_conversion import take_rows
-from zset_join.shapes.as_of_join import AsOfOptions, as_of_relation, as_of_shape
 from zset_join.shapes.join import check_join
 from zset_join.shapes.operator_options import OperatorOptions
-from zset_join.shapes.temporal_join import TemporalOptions, temporal_relation, temporal_shape
-from zset_join.shapes.version_join import VersionJoinShape
+from zset_join.shapes.timed_join import (
+    AsOfOptions,
+    TemporalOptions,
+    VersionJoinShape,
+    as_of_relation,
+    as_of_shape,
+    temporal_relation,
+    temporal_shape,
+)
 from zset_join.state.rows.guarded import guarded
 from zset_join.state.time.version_join import VersionJoin
 from zset_join.state.time.version_joins import VersionJoins

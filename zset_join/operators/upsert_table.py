@@ -33,17 +33,15 @@ from zset_join.core.errors import PlanError, StateError
 from zset_join.core.key_types import check_key_type
 from zset_join.core.relation import Relation
 from zset_join.core.row_conversion import conform, take_rows
-from zset_join.kernels.rows.delta import D_FOUND
-from zset_join.kernels.rows.epoch import CHANGE_WORDS
+from zset_join.kernels.rows.side import CHANGE_WORDS, D_FOUND
 from zset_join.shapes.deduplicate import latest_rows
 from zset_join.shapes.operator_options import OperatorOptions
 from zset_join.state.cold.hybrid_rows import HybridRows
+from zset_join.state.rows.directories import HashTables, closed
 from zset_join.state.rows.guarded import Answers, guarded
-from zset_join.state.rows.hash_seed import HashTables
-from zset_join.state.rows.rejected_rows import describe_rejection, no_rejections, rejection_table
 from zset_join.state.rows.side import PreparedSide, SideRules, SideState
+from zset_join.state.rows.side_changes import describe_rejection, no_rejections, rejection_table
 from zset_join.state.rows.side_snapshot import restore_side, side_reader, snapshot_epoch
-from zset_join.state.rows.usage import closed
 from zset_join.zset import ZSet
 
 __all__ = ["Latest", "Route", "UpsertTable"]

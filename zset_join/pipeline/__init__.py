@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from zset_join.runners.local.outputs import FunctionSink
     from zset_join.runners.local.running import run
 else:
-    from zset_join.core.read_when_used import lazy_names
+    from zset_join.core.extras import lazy_names
 
     __homes__ = {
         "Baseline": "zset_join.query.records",

@@ -27,7 +27,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as pt
 
-from zset_join.core.nested_types import fixed_width
+from zset_join.core.key_types import fixed_width
 from zset_join.core.relation import Relation
 from zset_join.plan.row_steps import RowStep, SelectStep, columns_before, name_after, relation_after
 from zset_join.shapes.aggregate import AggregateCall

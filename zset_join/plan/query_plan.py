@@ -26,7 +26,7 @@ from zset_join.core.shown_values import counted, html_text
 from zset_join.plan.columns_kept import explained_pairs, explained_unread, unread_of_sources
 from zset_join.plan.picture import plan_svg
 from zset_join.plan.row_steps import RowStep, read_row_step, relation_after
-from zset_join.stages.own_options import OwnOptions
+from zset_join.stages.effect import OwnOptions
 from zset_join.stages.shared_table import SharedTableStage
 from zset_join.stages.stage import Stage, StageOptions, read_stage
 from zset_join.stages.written import read_fields, read_relation, write_fields, write_relation

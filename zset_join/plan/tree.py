@@ -32,7 +32,7 @@ from zset_join.expressions.rows import columns_read, named
 from zset_join.expressions.zones import expression_in_zone, is_utc
 from zset_join.plan.query_plan import PlanSource
 from zset_join.plan.row_steps import RowStep, SelectStep, WhereStep, as_changelog, keeps_upserts
-from zset_join.stages.own_options import OwnOptions
+from zset_join.stages.effect import OwnOptions
 from zset_join.stages.request import ComputedKeys, InputRows, StageRequest, shown_only
 from zset_join.stages.stage import Stage
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from zset_join.query import functions
 from zset_join.query.grouping import Aggregated, GroupedView
-from zset_join.query.looking_up import PROCESSING_TIME
+from zset_join.query.joining import PROCESSING_TIME
 from zset_join.query.sources import appends, changes, versioned
 from zset_join.query.view import View
 from zset_join.stages.expiring import StateTtl

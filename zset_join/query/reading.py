@@ -1,12 +1,17 @@
-"""How the rows that a source is fed become changes."""
+"""How the rows that a source is fed become changes.
+
+Bindings of named sources to their rows; they are stored beside the tree of the query, never in it.
+
+A runner makes its own kind: `Reading` turns fed rows into changes in process.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -19,12 +24,24 @@ from zset_join.core.row_conversion import take_rows
 from zset_join.core.shown_values import counted, shown_names, shown_value
 from zset_join.expressions import Expression
 from zset_join.expressions.rows import columns_read, rows_where
-from zset_join.query.binding import Binding
+from zset_join.plan.query_plan import PlanSource
 from zset_join.query.given_rows import GivenRows, given_rows
-from zset_join.sources.unread import Undecodable
+from zset_join.sources.source import Undecodable
 from zset_join.zset import ZSet, single_batch
 
-__all__ = ["Reading", "readings_of"]
+__all__ = ["Binding", "Reading", "readings_of"]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Binding:
+    """Bind a source of a plan to its rows."""
+
+    source: PlanSource
+    is_of_versions: bool = False
+
+    def of_versions(self) -> Self:
+        """Return the same rows, each change of which is a version."""
+        return replace(self, is_of_versions=True)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -32,7 +32,7 @@ from zset_join.query.reading import Reading
 from zset_join.query.view import View
 from zset_join.shapes.deduplicate import TRUNCATE
 from zset_join.sources.json_records import JsonRecordReader, ReadRecords
-from zset_join.sources.unread import Undecodable
+from zset_join.sources.source import Undecodable
 from zset_join.stages.latest import LatestRequest
 from zset_join.zset import ZSet, single_batch
 

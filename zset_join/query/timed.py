@@ -17,14 +17,12 @@ from zset_join.query.columns import condition_over
 from zset_join.query.event_times import duration, jump_of, with_watermark
 from zset_join.query.indexes import chosen_index, indexes_of
 from zset_join.query.rows import Rows
-from zset_join.shapes.as_of_join import AsOfComparison, AsOfOptions, AsOfTie
 from zset_join.shapes.deduplicate import Keep
-from zset_join.shapes.temporal_join import TemporalOptions
-from zset_join.shapes.version_join import Emit, Late
-from zset_join.stages.as_of_join import AsOfRequest
+from zset_join.shapes.timed_join import AsOfComparison, AsOfOptions, AsOfTie, Emit, Late, TemporalOptions
 from zset_join.stages.deduplicate import DedupRequest
 from zset_join.stages.expiring import lasting
 from zset_join.stages.temporal_join import TemporalJoinStage, TemporalRequest
+from zset_join.stages.timed_join import AsOfRequest
 
 __all__ = ["AsOfWords", "TemporalWords", "dedup", "describe", "join_asof", "temporal_join", "versioned_by", "view_for"]
 

@@ -19,7 +19,7 @@ from zset_join.expressions import Expression
 from zset_join.lookup.options import Lookup
 from zset_join.lookup.source import LookupSource
 from zset_join.plan.versioning import Versioning
-from zset_join.query import indexes, joining, looking_up, timed
+from zset_join.query import indexes, joining, timed
 from zset_join.query.grouping import Aggregated, GroupedView
 from zset_join.query.rows import Rows
 from zset_join.query.unknown_methods import missing_on_view
@@ -126,10 +126,10 @@ class View(Rows):
         Raises:
             PlanError: see the message; it names the argument, its value and the cure.
         """
-        words = looking_up.LookupWords(
+        words = joining.LookupWords(
             on=on, how=how, hint=hint, columns=columns, constants=constants, condition=condition, alias=alias
         )
-        return looking_up.lookup_join(self, source, words)
+        return joining.lookup_join(self, source, words)
 
     def versioned_by(self, column: str, *, delay: Any = None, max_watermark_jump: Any = None) -> Self:
         """Choose the column of this source with the time a row happened or a version began.
@@ -255,8 +255,8 @@ class View(Rows):
         Raises:
             PlanError: see the message; it names the argument, its value and the cure.
         """
-        if as_of == looking_up.PROCESSING_TIME:
-            now = looking_up.CurrentWords(
+        if as_of == joining.PROCESSING_TIME:
+            now = joining.CurrentWords(
                 on=on,
                 how=how,
                 snapshot=snapshot,
@@ -265,7 +265,7 @@ class View(Rows):
                 index=index,
                 reload_interval=reload_interval,
             )
-            return looking_up.temporal_join(self, other, now)
+            return joining.temporal_join(self, other, now)
         words = timed.TemporalWords(
             on=on,
             as_of=as_of,

@@ -32,8 +32,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from zset_join.core.errors import PlanError
-from zset_join.core.key_types import check_key_type, storage_type
-from zset_join.core.nested_types import is_bytes, is_nested
+from zset_join.core.key_types import check_key_type, is_bytes, is_nested, storage_type
 from zset_join.core.relation import Relation
 from zset_join.expressions import Expression, check
 from zset_join.shapes.kept_types import kept_as

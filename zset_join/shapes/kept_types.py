@@ -19,8 +19,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from zset_join.core.errors import KeyTypeError, PlanError
-from zset_join.core.key_types import storage_type
-from zset_join.core.nested_types import is_nested, refuse_unsupported
+from zset_join.core.key_types import is_nested, refuse_unsupported, storage_type
 from zset_join.core.relation import Relation
 
 __all__ = ["MOST_NULL_KEYS", "NULL_KEYS", "KeptAs", "NullKeys", "check_kept", "count_sequence_words", "kept_as"]

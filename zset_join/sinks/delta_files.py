@@ -29,7 +29,7 @@ import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from zset_join.core.errors import SinkError
-from zset_join.sinks.changelog_lines import NewParquetFile
+from zset_join.sinks.changelog_directory import NewParquetFile
 from zset_join.storage.folder import Folder
 
 __all__ = ["DataFile", "delta_schema", "read_data_file", "write_data_files"]

@@ -44,9 +44,16 @@ from zset_join.core.row_conversion import repeated_positions
 from zset_join.core.shown_values import counted, shown_key
 from zset_join.sinks.duckdb_file import HOLD_SECONDS, PATIENCE_SECONDS, DuckDBFile
 from zset_join.sinks.duckdb_sql import CHUNK, FIND_NAME, ViewStatements
-from zset_join.sinks.epoch_sink import check_names, claimed_key, given_key, repeated_names, unheld_row
+from zset_join.sinks.epoch_sink import (
+    FIND_ALL,
+    TransactionalTable,
+    check_names,
+    claimed_key,
+    given_key,
+    repeated_names,
+    unheld_row,
+)
 from zset_join.sinks.sink import StoredEpochs, stored_views
-from zset_join.sinks.transactional_table import FIND_ALL, TransactionalTable
 from zset_join.sinks.unfit_values import UnfitRows, unfit_values, within_microseconds
 from zset_join.zset import ZSet
 

@@ -34,8 +34,14 @@ from zset_join.core.epochs import ChainLink, short_mark
 from zset_join.core.errors import SinkError
 from zset_join.core.hidden_settings import shown
 from zset_join.core.relation import Relation, with_added_nullable
-from zset_join.sinks.changelog_directory import ChangelogDirectory, Header, PartFile, first_checksum
-from zset_join.sinks.changelog_lines import ChangelogLines, NewParquetFile
+from zset_join.sinks.changelog_directory import (
+    ChangelogDirectory,
+    ChangelogLines,
+    Header,
+    NewParquetFile,
+    PartFile,
+    first_checksum,
+)
 from zset_join.sinks.epoch_sink import GrowingSink, Position, check_layout
 from zset_join.sinks.sink import SinkProgress, StoredEpochs, beside, holds_duration
 from zset_join.sinks.unfit_values import UnfitRows, unfit_values, within_microseconds

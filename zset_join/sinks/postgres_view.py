@@ -32,10 +32,9 @@ from zset_join.core.extras import needed_for
 from zset_join.core.relation import Relation
 from zset_join.core.shown_values import counted
 from zset_join.lookup.secret import Secret, without_secrets
-from zset_join.sinks.epoch_sink import check_names, claimed_key, given_key, unheld_row
+from zset_join.sinks.epoch_sink import FIND_ALL, TransactionalTable, check_names, claimed_key, given_key, unheld_row
 from zset_join.sinks.postgres_sql import RESERVED, PostgresStatements, csv_of, null_patterns, postgres_type, representable
 from zset_join.sinks.sink import StoredEpochs, stored_views
-from zset_join.sinks.transactional_table import FIND_ALL, TransactionalTable
 from zset_join.sinks.unfit_values import UnfitRows, long_values, text_with_nul, unfit_values
 from zset_join.zset import ZSet
 

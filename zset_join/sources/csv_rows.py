@@ -29,7 +29,7 @@ import pyarrow.csv as pc
 import pyarrow.types as pt
 
 from zset_join.conversions import convert_values
-from zset_join.sources.unread import UnreadText, wanted_text
+from zset_join.sources.source import UnreadText, wanted_text
 
 __all__ = ["CsvForm", "csv_names", "read_csv_file", "read_csv_rows"]
 

@@ -29,8 +29,8 @@ import pyarrow.types as pt
 
 from zset_join.changelog.formats.exact_numbers import holds_exactly
 from zset_join.conversions import Converted, convert_values, python_values
-from zset_join.expressions.text_casts import java_number
-from zset_join.sources.unread import UnreadText, wanted_text
+from zset_join.expressions.conversions import java_number
+from zset_join.sources.source import UnreadText, wanted_text
 
 __all__ = [
     "bytes_of_base64",

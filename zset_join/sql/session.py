@@ -33,14 +33,13 @@ from zset_join.sql.bind.queries import QueryBinder
 from zset_join.sql.runtime.runtime import Runtime
 from zset_join.sql.runtime.session_directory import SessionDirectory
 from zset_join.sql.statements import execute
-from zset_join.sql.tables.arrow_rows import of_table, registered
 from zset_join.sql.tables.catalog import Catalog, ColumnDefinition, Table, TemporalFunction
 from zset_join.sql.tables.results import Message, Query, QueryChange, Running
 from zset_join.sql.tables.settings import jump_in, without_effect
-from zset_join.sql_expressions.consumed import check_consumed
+from zset_join.sql.tables.table_rows import of_table, registered
+from zset_join.sql_expressions.consumed import SqlWarning, check_consumed, near
 from zset_join.sql_expressions.dialects import Statement, dialect_named, split
-from zset_join.sql_expressions.positions import SqlWarning, near
-from zset_join.storage.full_disk import no_epoch, reporting_full_disk
+from zset_join.storage.operations import no_epoch, reporting_full_disk
 from zset_join.zset import ZSet
 
 __all__ = ["Session", "SqlWarning", "connect"]
@@ -358,7 +357,7 @@ class Session:
         Args:
             table: with the new columns.
             queries: the running queries that read it, bound to the new table; their contents do not change.
-            reread: returns the place of all its rows, with the new columns; see `zset_join.sources.again`. Memory: all of them.
+            reread: returns the place of all its rows, with the new columns; see `sources.source`. Memory: all of them.
 
         Raises:
             StateError: `EVOLVE_REREAD`: these are other rows than it has.

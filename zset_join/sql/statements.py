@@ -21,23 +21,17 @@ from zset_join.core.frames import own_frames
 from zset_join.core.shown_values import counted
 from zset_join.sql.ddl.adding_columns import declared_again
 from zset_join.sql.ddl.definitions import Model, find_like, model_of, read_table
-from zset_join.sql.ddl.explaining import explain
-from zset_join.sql.ddl.indexes import create_index, drop_index
-from zset_join.sql.ddl.showing import check_kind, describe, kind_named, show, use
+from zset_join.sql.ddl.showing import check_kind, create_index, describe, drop_index, explain, kind_named, show, use
 from zset_join.sql.ddl.sink_statements import columns_of, create_sink, written_table
 from zset_join.sql.ddl.views import alter, create_materialized_view, create_view, pause, refuse_both, release, resume
-from zset_join.sql.dml.query_statements import bind_query, bound_by
-from zset_join.sql.dml.update_delete import delete, update
-from zset_join.sql.dml.writing import fitted, retracts, writer_of
-from zset_join.sql.parse.constants import constant
-from zset_join.sql.parse.readers import Reader
+from zset_join.sql.dml import bind_query, bound_by, delete, fitted, retracts, update, writer_of
+from zset_join.sql.parse.readers import Reader, constant
 from zset_join.sql.tables.catalog import ColumnDefinition, Mode, Table
-from zset_join.sql.tables.contexts import StatementContext
-from zset_join.sql.tables.results import Message, Query
+from zset_join.sql.tables.connectors import SinkWriter, is_outside
+from zset_join.sql.tables.results import Message, Query, StatementContext
 from zset_join.sql.tables.settings import check_setting, is_ignored, is_misspelt, known_setting
-from zset_join.sql.tables.sink_tables import SinkWriter, is_outside
+from zset_join.sql_expressions.consumed import SqlWarning, check_distinct, near
 from zset_join.sql_expressions.dialects import Statement, too_deep
-from zset_join.sql_expressions.positions import SqlWarning, check_distinct, near
 from zset_join.sql_expressions.scalars import ScalarBinder
 from zset_join.zset import ZSet, single_batch
 

@@ -24,9 +24,8 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from zset_join.core.errors import OptionError, SqlError
 from zset_join.core.frames import own_frames
-from zset_join.sql_expressions.consumed import tracked
+from zset_join.sql_expressions.consumed import Position, near, position_of, tracked
 from zset_join.sql_expressions.option_values import hidden_spans, replaced, shown_unread
-from zset_join.sql_expressions.positions import Position, near, position_of
 from zset_join.sql_expressions.unknown import CLAUSES, JOIN_WORDS, ONCE_TOO_OFTEN, phrase_at, refusal
 
 # What the parser cannot read becomes an error of ours; it need not be logged as well.

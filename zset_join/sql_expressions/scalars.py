@@ -22,16 +22,14 @@ from sqlglot import exp
 
 from zset_join.core.errors import BadInputError, PlanError, SqlError
 from zset_join.expressions import Call, Cast, Column, Expression, Literal, lit
+from zset_join.expressions.conversions import names_zone
 from zset_join.expressions.evaluation import result_type
 from zset_join.expressions.rows import compute
-from zset_join.expressions.text_casts import names_zone
 from zset_join.expressions.type_rules import kind_of, plain_type
-from zset_join.sql_expressions.consumed import argument, check_operands, flattened
+from zset_join.sql_expressions.consumed import argument, check_operands, flattened, near, pick, position_of
 from zset_join.sql_expressions.dialects import Statement
-from zset_join.sql_expressions.intervals import counts_days, factors, is_interval, span_of
-from zset_join.sql_expressions.positions import near, pick, position_of
 from zset_join.sql_expressions.scalar_functions import FUNCTION_NAMES, bind_function, second_of, time_between, whole_quotient
-from zset_join.sql_expressions.types import type_named, type_of_node
+from zset_join.sql_expressions.types import counts_days, factors, is_interval, span_of, type_named, type_of_node
 from zset_join.sql_expressions.unknown import unknown
 
 __all__ = ["SCALAR_FUNCTIONS", "ScalarBinder"]

@@ -20,9 +20,8 @@ from sqlglot.errors import SqlglotError
 
 from zset_join.core.errors import SqlError
 from zset_join.expressions import Column, Expression
-from zset_join.sql_expressions.consumed import check_consumed
+from zset_join.sql_expressions.consumed import check_consumed, near, pick, position_of
 from zset_join.sql_expressions.dialects import Statement, dialect_named, parse_expression, split
-from zset_join.sql_expressions.positions import near, pick, position_of
 from zset_join.sql_expressions.scalars import ScalarBinder
 from zset_join.sql_expressions.types import type_of_node
 

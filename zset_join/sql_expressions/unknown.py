@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from sqlglot import exp
 
 from zset_join.core.errors import SqlError
-from zset_join.sql_expressions.positions import Position, near, position_of, written_name
+from zset_join.sql_expressions.consumed import Position, near, position_of, written_name
 
 __all__ = ["CLAUSES", "DECLARATIONS", "EMITS", "JOIN_WORDS", "ONCE_TOO_OFTEN", "OTHER_EMITS", "phrase_at", "refusal", "unknown"]
 

@@ -6,7 +6,6 @@ Code that reads stages from JSON imports this package, which registers all of th
 from __future__ import annotations
 
 from zset_join.stages.aggregate import AggregateStage
-from zset_join.stages.as_of_join import AsOfJoinStage
 from zset_join.stages.current_versions import CurrentVersionsStage
 from zset_join.stages.deduplicate import DeduplicateStage
 from zset_join.stages.expiring import ExpiringStage, StateTtl, expiring_stage, state_ttls
@@ -17,6 +16,7 @@ from zset_join.stages.process_time_join import ProcessTimeJoinStage
 from zset_join.stages.shared_table import SharedTableStage
 from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, read_stage, register_stage
 from zset_join.stages.temporal_join import TemporalJoinStage
+from zset_join.stages.timed_join import AsOfJoinStage
 from zset_join.stages.unchanged import RouteStage, UnchangedStage
 
 __all__ = [

@@ -18,16 +18,14 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.types as pt
 
-from zset_join.aggregates.accumulation import Accumulation
-from zset_join.aggregates.preaggregation import Preaggregation, table_names
+from zset_join.aggregates.accumulation import Accumulation, Preaggregation, table_names
 from zset_join.core.relation import Relation
 from zset_join.core.shown_values import shown_buckets
 from zset_join.expressions import references
 from zset_join.expressions.rows import columns_read
 from zset_join.operators.aggregate import Aggregate
 from zset_join.shapes.aggregate import AggregateCall, grouped_relation
-from zset_join.stages.batch.dialect import Dialect
-from zset_join.stages.batch.tables import BatchScope, BatchTable, expression_sql, one_side, register_batch_query
+from zset_join.stages.batch import BatchScope, BatchTable, Dialect, expression_sql, one_side, register_batch_query
 from zset_join.stages.request import InputRows, StageRequest
 from zset_join.stages.stage import (
     Comparison,

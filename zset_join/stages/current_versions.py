@@ -16,8 +16,7 @@ from zset_join.core.shown_values import shown_buckets
 from zset_join.operators.current_versions import HELD, HELD_NET, CurrentVersions
 from zset_join.shapes.deduplicate import current_relation
 from zset_join.shapes.event_time import has_clock
-from zset_join.stages.batch.dialect import Dialect
-from zset_join.stages.batch.tables import BatchScope, BatchTable, column, newest_first, register_batch_query
+from zset_join.stages.batch import BatchScope, BatchTable, Dialect, column, newest_first, register_batch_query
 from zset_join.stages.request import InputRows, NamedColumnsRequest, VersionsOf
 from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, refuse_hybrid, register_stage
 from zset_join.zset.protocol import DurableOperator

@@ -14,8 +14,7 @@ from zset_join.core.relation import Relation
 from zset_join.core.shown_values import shown_buckets
 from zset_join.operators.deduplicate import Deduplicate
 from zset_join.shapes.deduplicate import Keep, OrderColumn, check_dedup, first_rows_relation
-from zset_join.stages.batch.tables import BatchScope, BatchTable, register_batch_query
-from zset_join.stages.batch.versions import has_arrivals, row_copies
+from zset_join.stages.batch import BatchScope, BatchTable, has_arrivals, register_batch_query, row_copies
 from zset_join.stages.request import InputRows, NamedColumnsRequest, VersionsBelow
 from zset_join.stages.stage import (
     Comparison,

@@ -22,7 +22,7 @@ from zset_join.core.options import parse_seconds
 from zset_join.core.relation import Relation
 from zset_join.operators.expiring import Expiring, ExpiringInput
 from zset_join.shapes.event_time import EventTime
-from zset_join.stages.batch.tables import BatchScope, BatchTable, batch_query, register_batch_query, tied_query
+from zset_join.stages.batch import BatchScope, BatchTable, batch_query, register_batch_query, tied_query
 from zset_join.stages.join import JoinStage
 from zset_join.stages.request import ComputedKeys, InputRows, StageRequest
 from zset_join.stages.stage import (
@@ -53,15 +53,6 @@ _FORGETTABLE = {"inner": (0, 1), "left": (0,), "right": (1,), "full": (), "left_
 class StateTtl:
     """Lifetime of the rows stored by a join, a group or a dedup.
 
-    Args:
-        after: a duration such as "1 day"; an integer if `by="event"` and the event time is an integer.
-        by: `processing` reckons from the last write of a row; `event` from its event time, by the watermark.
-        on_expire: `retract` retracts the output of a row that expires; `forget` keeps it, and only frees the state.
-        refreshed_by: `write`: a row's own changes begin its time again; `read`: changes of the other side of a join with the
-            same key do as well.
-        of: `row`: each row has its own time; `key`: the rows of a group, or of a dedup key, live as long as the newest of them.
-            Default: `row` for a join, `key` for a group and a dedup.
-
     >>> StateTtl("1 day").on_expire
     'retract'
     """
@@ -89,12 +80,7 @@ class StateTtl:
                 )
 
     def of_input(self, stage: Stage, relation: Relation, number: int) -> TimeToLive:
-        """Return its meaning for an input of a stage with the rows of `relation`.
-
-        Raises:
-            PlanError: `by="event"` and the input has no event time or no watermark.
-            OptionError: a duration that does not fit, or a stage in which it would be wrong.
-        """
+        """Return its meaning for an input of a stage with the rows of `relation`."""
         given = stage.inputs[number]
         by_key = self.of == "key" or (self.of is None and not isinstance(stage, JoinStage) and bool(given.key))
         if self.refreshed_by == "read" and len(stage.inputs) == 1:

@@ -24,8 +24,7 @@ from zset_join.expressions.tree import Column, walk
 from zset_join.operators.first_load import LoadedJoin
 from zset_join.operators.join import HashJoin
 from zset_join.shapes.join import JoinShape, JoinTerms, join_shape, joined_schema, output_key
-from zset_join.stages.batch.dialect import Dialect
-from zset_join.stages.batch.tables import BatchScope, BatchTable, expression_sql, register_batch_query
+from zset_join.stages.batch import BatchScope, BatchTable, Dialect, expression_sql, register_batch_query
 from zset_join.stages.request import InputRows, KeyedJoinRequest
 from zset_join.stages.stage import (
     NO_LIMIT,

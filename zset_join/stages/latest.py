@@ -17,11 +17,11 @@ from zset_join.changelog.formats import IMAGE
 from zset_join.core.key_types import storage_type
 from zset_join.core.relation import Relation
 from zset_join.core.shown_values import shown_buckets
-from zset_join.operators.first_upserts import LoadedLatest
+from zset_join.operators.first_load import LoadedLatest
 from zset_join.operators.partial_upserts import PartialUpserts
 from zset_join.operators.upsert_table import Latest
 from zset_join.shapes.deduplicate import latest_rows, without_control
-from zset_join.stages.batch.tables import BatchScope, BatchTable, newest_first, register_batch_query
+from zset_join.stages.batch import BatchScope, BatchTable, newest_first, register_batch_query
 from zset_join.stages.request import InputRows, NamedColumnsRequest
 from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, register_stage
 from zset_join.zset.protocol import DurableOperator

@@ -24,14 +24,14 @@ from zset_join.core.shown_values import shown_buckets
 from zset_join.expressions import Expression, references
 from zset_join.expressions.rows import plain_column
 from zset_join.expressions.written import read_expression, write_expression
+from zset_join.lookup.cache import FetchJournal
 from zset_join.lookup.fetcher import Fetcher, LookupCounts
-from zset_join.lookup.journal import FetchJournal
 from zset_join.lookup.options import Lookup, LookupSettings
 from zset_join.lookup.source import Clock, LookupSource, SelectiveSource
 from zset_join.lookup.sources import EpochSource, read_source
 from zset_join.operators.lookup_join import LookupJoin
 from zset_join.shapes.lookup import LookupShape, LookupTerms, RetryPolicy, looked_up_relation
-from zset_join.stages.batch.tables import BatchScope, BatchTable, register_batch_query
+from zset_join.stages.batch import BatchScope, BatchTable, register_batch_query
 from zset_join.stages.effect import CHANGEABLE, Effect, EffectPlace
 from zset_join.stages.request import (
     ComputedKeys,

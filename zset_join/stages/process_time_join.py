@@ -19,8 +19,7 @@ from zset_join.expressions import Expression, references
 from zset_join.operators.process_time_join import ProcessTimeJoin
 from zset_join.shapes.join import joined_schema
 from zset_join.shapes.lookup import LookupShape, ProcessTimeTerms, process_time_relation
-from zset_join.stages.batch.dialect import Dialect
-from zset_join.stages.batch.tables import BatchScope, BatchTable, expression_sql, newest_first, register_batch_query
+from zset_join.stages.batch import BatchScope, BatchTable, Dialect, expression_sql, newest_first, register_batch_query
 from zset_join.stages.current_versions import CurrentVersionsStage, held_versions, version_columns
 from zset_join.stages.request import InputRows, KeyedJoinRequest, NamedColumnsRequest, keyed_rows, sides_read
 from zset_join.stages.stage import (

@@ -152,18 +152,7 @@ class TableUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageOptions:
-    """Options of operators; a stage uses those that apply to it.
-
-    Args:
-        on_bad_input: `error` or `quarantine`.
-        tombstone_retention_seconds: how long deleted keys are stored, in processing time.
-        chunk_rows: rows per chunk of an answer.
-        buffer_limit: of an append-only join in one bucket.
-        hot_budget: of the rows of a join or a route in memory in one bucket; None: no limit.
-        table_budget: the same of the groups of an aggregate.
-        hash_seed: seed of the hash tables, the same for all buckets of a query; None: a random one per directory.
-        more: options of certain kinds of stages by their names; an operator refuses one that is not its own.
-    """
+    """Options of operators; a stage uses those that apply to it."""
 
     on_bad_input: str = "error"
     tombstone_retention_seconds: int = 2 * 86400

@@ -17,11 +17,19 @@ from zset_join.expressions import Expression
 from zset_join.expressions.written import write_expression
 from zset_join.kernels.time.runs import ENTRY
 from zset_join.operators.timed_join import TemporalJoin
-from zset_join.shapes.temporal_join import TemporalOptions, temporal_relation, temporal_shape
-from zset_join.shapes.version_join import VersionJoinShape
-from zset_join.stages.batch.dialect import Dialect
-from zset_join.stages.batch.tables import BatchScope, BatchTable, newest_first, register_batch_query
-from zset_join.stages.batch.versions import chosen_rows, equal_keys, rest_of_on, row_copies, there_in
+from zset_join.shapes.timed_join import TemporalOptions, VersionJoinShape, temporal_relation, temporal_shape
+from zset_join.stages.batch import (
+    BatchScope,
+    BatchTable,
+    Dialect,
+    chosen_rows,
+    equal_keys,
+    newest_first,
+    register_batch_query,
+    rest_of_on,
+    row_copies,
+    there_in,
+)
 from zset_join.stages.request import InputRows, NamedColumnsRequest
 from zset_join.stages.stage import (
     StageOptions,

@@ -22,10 +22,10 @@ import pyarrow.types as pt
 from zset_join.core.key_types import storage_type
 from zset_join.core.relation import Relation
 from zset_join.core.shown_values import shown_buckets
-from zset_join.operators.distinct import Counted
+from zset_join.operators.aggregate import Counted
 from zset_join.operators.stateless import Unchanged
 from zset_join.operators.upsert_table import Route
-from zset_join.stages.batch.tables import register_batch_query, same_rows
+from zset_join.stages.batch import register_batch_query, same_rows
 from zset_join.stages.request import InputRows, StageRequest, shown_only
 from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, register_stage
 from zset_join.zset.protocol import DurableOperator

@@ -70,11 +70,7 @@ class Folder(Protocol):
         ...
 
     def create(self, name: str) -> FolderFile:
-        """Begin a new file under a name nobody has.
-
-        Raises:
-            FileExistsError: it exists, where the file system detects that.
-        """
+        """Begin a new file under a name nobody has."""
         ...
 
     def put(self, name: str, data: bytes) -> None:
@@ -82,11 +78,7 @@ class Folder(Protocol):
         ...
 
     def put_new(self, name: str, data: bytes) -> None:
-        """Make a file, on the disk when this returns.
-
-        Raises:
-            FileExistsError: there is one of that name; it was not touched.
-        """
+        """Make a file, on the disk when this returns."""
         ...
 
     def read(self, name: str) -> pa.Buffer | None:

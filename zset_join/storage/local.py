@@ -252,7 +252,7 @@ def append(path: str | Path, data: bytes) -> None:
 
 def overwrite(path: str | Path, data: bytes) -> None:
     """Make a file, or write over the bytes of one: neither in one step, nor on the disk when this returns."""
-    # For a small file that is written often, proves that it is whole (`zset_join.storage.sealed`), and is not needed where a
+    # For a small file that is written often, proves that it is whole (`trusted_files`), and is not needed where a
     # writer died in between. It costs a tenth of a new file that is renamed, and on ext4 does not wait for the journal. A
     # link is not followed. A file that has other names too is replaced, so that they keep their bytes.
     absolute = _absolute(path)

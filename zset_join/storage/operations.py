@@ -16,16 +16,37 @@ DuckDB file with cold rows each statement is one operation, whatever files it to
 17
 >>> seen
 ['size']
+
+`no_epoch`, `nothing_committed`: a disk that is full, read-only or broken, reported as such: the file, whether the epoch is
+committed, and what to do.
+
+The law: what an error states of an epoch follows from whether its commit record is present, which is read after the error;
+where it cannot be read, the error states that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import errno
+import os
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
-__all__ = ["Observer", "Operation", "is_observed", "observe", "perform"]
+from zset_join.core.errors import StateError
+
+__all__ = [
+    "DISK_ERRORS",
+    "EpochOutcome",
+    "Operation",
+    "is_observed",
+    "no_epoch",
+    "nothing_committed",
+    "observe",
+    "perform",
+    "reporting_full_disk",
+    "storage_failure",
+]
 
 _Result = TypeVar("_Result")
 
@@ -72,3 +93,78 @@ def perform(
         return act()
     result: _Result = observer(Operation(kind, path, target, data), act)
     return result
+
+
+EpochOutcome = Literal["open", "committed", "unknown", "none"]
+"""Whether an epoch counts: its commit record is absent, is present, or cannot be looked for; or there is no epoch."""
+
+DISK_ERRORS = {
+    number: os.strerror(number)
+    for number in (
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.EROFS,
+        errno.EIO,
+        errno.EFBIG,
+        errno.ENAMETOOLONG,
+        errno.EACCES,
+        errno.EPERM,
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.ENOMEM,
+        errno.ENODEV,
+        errno.ENXIO,
+        errno.ESTALE,
+    )
+}
+"""The errors of a disk by number, with what they are called."""
+
+_STATED: Mapping[EpochOutcome, str] = {
+    "open": "Nothing of this epoch was committed.",
+    "committed": "The epoch was committed before: do not send its rows again.",
+    "unknown": "Whether this epoch was committed cannot be seen, because its commit record cannot be looked for.",
+    "none": "No epoch was changed.",
+}
+
+
+def no_epoch() -> EpochOutcome:
+    """Return the outcome of what is not about an epoch."""
+    return "none"
+
+
+def nothing_committed() -> EpochOutcome:
+    """Return the outcome where no epoch has begun."""
+    return "open"
+
+
+@contextmanager
+def reporting_full_disk(
+    places: str, cures: Mapping[EpochOutcome, str], outcome: Callable[[], EpochOutcome] = nothing_committed, **facts: str
+) -> Iterator[None]:
+    """Raise an error of the disk inside as a `StateError`, `STORAGE_FAILED`.
+
+    >>> with reporting_full_disk("the directory /data/p lies", {"open": "open the pipeline again"}):
+    ...     raise OSError(28, "No space left on device")
+    Traceback (most recent call last):
+        ...
+    zset_join.core.errors.StateError: [STORAGE_FAILED] a file operation failed: [Errno 28] No space left on device. Nothing ...
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in DISK_ERRORS:
+            raise
+        raise storage_failure(str(error), places, cures, outcome(), **facts) from error
+
+
+def storage_failure(
+    failure: str, places: str, cures: Mapping[EpochOutcome, str], outcome: EpochOutcome, **facts: str
+) -> StateError:
+    """Return the error for a disk that refuses an operation; see `reporting_full_disk`."""
+    return StateError(
+        f"a file operation failed: {failure}. {_STATED[outcome]} Make room, or make it readable and writable, where {places}; "
+        f"then {cures[outcome]}.",
+        code="STORAGE_FAILED",
+        outcome=outcome,
+        **facts,
+    )

@@ -6,10 +6,13 @@ Importing it needs nothing beside the engine; `zset_join.testing.strategies` nee
 
 from __future__ import annotations
 
-from zset_join.testing.comparison import Epoch, IllegalAnswerError, LawBrokenError, OperatorRun, delta_of
-from zset_join.testing.laws import (
+from zset_join.testing.comparison import (
     LAWS,
+    Epoch,
+    IllegalAnswerError,
+    LawBrokenError,
     MakeOperator,
+    OperatorRun,
     assert_answers_are_pure,
     assert_answers_are_tidy,
     assert_epochs_are_invisible,
@@ -17,6 +20,7 @@ from zset_join.testing.laws import (
     assert_laws,
     assert_quiet_on_quiet,
     assert_snapshots_are_invisible,
+    delta_of,
 )
 from zset_join.testing.reference_tables import BatchFunction, live_rows, reference_aggregate, reference_join
 from zset_join.testing.worked_cases import WorkedCase, assert_worked_case, extremes_case, left_join_case, upsert_case

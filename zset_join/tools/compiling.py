@@ -29,8 +29,8 @@ from zset_join.kernels.machine.first_use import mark_complete
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.query import View, appends, changes
 from zset_join.query import functions as F  # noqa: N812 - PySpark's own habit
+from zset_join.stages.effect import warm_up
 from zset_join.stages.stage import Stage
-from zset_join.stages.warm_up import warm_up
 
 __all__ = ["GROUPS", "compile_kernels"]
 

@@ -43,7 +43,7 @@ FIRST: tuple[tuple[str, str, str], ...] = (
     ("aggregate.groups", "group_delta", "iiiaiiiaaa"),
     ("aggregate.groups", "load_groups", "iiaaiiiaii"),
     ("aggregate.groups", "add_rows", "iaaii"),
-    ("aggregate.sums", "add_integers", "iaaiiibiii"),
+    ("aggregate.numbers", "add_integers", "iaaiiibiii"),
     ("aggregate.groups", "store_groups", "iiaaiiiiai"),
 )
 """Module, name and types of the arguments in the order of the first calls: integers, booleans, arrays of integers."""

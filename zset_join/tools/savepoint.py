@@ -45,8 +45,8 @@ from zset_join.core.errors import OptionError, StateError
 from zset_join.core.shown_values import counted
 from zset_join.storage import local
 from zset_join.storage.folder import Folder, is_local, local_path, open_folder
-from zset_join.storage.full_disk import no_epoch, reporting_full_disk
-from zset_join.storage.sealed import seal, unseal
+from zset_join.storage.operations import no_epoch, reporting_full_disk
+from zset_join.storage.trusted_files import seal, unseal
 
 __all__ = ["Savepoint", "backup", "restore"]
 

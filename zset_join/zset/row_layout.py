@@ -6,6 +6,17 @@ ones: a key brought to the type it is compared in, the words of the sequence, an
 
 Bytes of a row: 21, plus one bit per column, plus the width of each value (16 for a string, whose bytes beyond 12 go to the
 heap), rounded up to 8.
+
+`BatchMessage`: record batches of few rows, made from one buffer by one call: as a message of Arrow's IPC format.
+
+Arrow's Python library takes some microseconds for every array that is made of buffers, and again for the batch. A message holds
+all of them, so its cost is that of one call. A message of a schema is always the same but for numbers (rows; NULLs of every
+column; position and length of every buffer), so it is made once, and the numbers are written in.
+
+The law: the batch of a message is that of its arrays (`pa.RecordBatch.from_arrays`), with the same schema.
+
+Source: https://arrow.apache.org/docs/format/Columnar.html#serialization-and-interprocess-communication-ipc, and for the place
+of the numbers https://flatbuffers.dev/internals/ (all are words of 64 bits, aligned).
 """
 
 from __future__ import annotations
@@ -22,12 +33,12 @@ import pyarrow.types as pt
 
 from zset_join.core.key_types import storage_type
 from zset_join.core.row_conversion import cast_key, plain
-from zset_join.kernels.values import columns as c
+from zset_join.kernels.values import keys as c
 from zset_join.kernels.values.encode import encode_rows, gather_fixed, gather_variable, read_arrow_array
 from zset_join.kernels.values.nested import decode_nested, encode_nested
 from zset_join.shapes.kept_types import KeptAs, kept_as
 
-__all__ = ["SPARE_BYTES", "Allocate", "ColumnTable", "EncodedRows", "GatherPlan", "RowLayout"]
+__all__ = ["SPARE_BYTES", "Allocate", "BatchMessage", "EncodedRows", "GatherPlan", "RowLayout"]
 
 Allocate = Callable[[int], pa.Buffer]
 """Returns a buffer of so many bytes or more, to be written to."""
@@ -49,7 +60,7 @@ _KINDS: dict[KeptAs, int] = {
 
 
 class ColumnTable:
-    """A column table of `zset_join.kernels.values.columns`, with the address kernels get it by."""
+    """A column table of `zset_join.kernels.values.keys`, with the address kernels get it by."""
 
     __slots__ = ("address", "lines", "words")
 
@@ -354,3 +365,59 @@ def _buffer_words(kind: int, array: pa.Array, owners: list[Any]) -> tuple[int, i
         values = buffers[2].address if buffers[2] is not None else 0
         return validity, values, buffers[1].address, array.offset, _offset_width(array.type)
     return validity, buffers[1].address, 0, array.offset, 0
+
+
+_PREFIX = 8  # a continuation marker, and how many bytes of metadata follow
+_ALIGNED = 64
+_HEADER, _BODY_BYTES = 2, 3  # fields of a message
+_ROWS, _NODES, _BUFFERS = 0, 1, 2  # fields of a record batch
+
+
+class BatchMessage:
+    """Message of the record batches of a schema."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        one = pa.RecordBatch.from_arrays([pa.nulls(1, field.type) for field in schema], schema=schema)
+        text = one.serialize().to_pybytes()
+        end = _PREFIX + int.from_bytes(text[4:8], "little")
+        self.head_bytes = -(-end // _ALIGNED) * _ALIGNED
+        head = bytearray(text[:end] + bytes(self.head_bytes - end))
+        head[4:8] = (self.head_bytes - _PREFIX).to_bytes(4, "little")
+        self.words: npt.NDArray[np.int64] = np.frombuffer(head, np.int64)
+        self.address = int(self.words.ctypes.data)
+        message = _PREFIX + _word32(head, _PREFIX)
+        batch = _reference(head, _field(head, message, _HEADER))
+        nodes, buffers = (_reference(head, _field(head, batch, field)) for field in (_NODES, _BUFFERS))
+        self._body_at = _field(head, message, _BODY_BYTES) // 8
+        self._rows_at = _field(head, batch, _ROWS) // 8
+        self._nodes = self._vector(nodes, _word32(head, nodes))
+        self.buffers = self._vector(buffers, _word32(head, buffers))
+
+    def _vector(self, at: int, count: int) -> npt.NDArray[np.int64]:
+        """Return the pairs of numbers of a vector."""
+        begin = (at + 4) // 8
+        return self.words[begin : begin + 2 * count]
+
+    def write(self, rows: int, nulls: Sequence[int], body_bytes: int) -> None:
+        """Write the numbers of a batch into the message, but for its buffers."""
+        words = self.words
+        words[self._rows_at] = rows
+        words[self._body_at] = body_bytes
+        self._nodes[::2] = rows
+        self._nodes[1::2] = nulls
+
+
+def _word32(head: bytearray, at: int) -> int:
+    return int.from_bytes(head[at : at + 4], "little")
+
+
+def _reference(head: bytearray, at: int) -> int:
+    """Return where a reference points to."""
+    return at + _word32(head, at)
+
+
+def _field(head: bytearray, table: int, number: int) -> int:
+    """Return the place of a field of a table."""
+    description = table - int.from_bytes(head[table : table + 4], "little", signed=True)
+    at = description + 4 + 2 * number
+    return table + int.from_bytes(head[at : at + 2], "little")

@@ -16,7 +16,7 @@ from tests.epochs import Change, Epochs, delete, insert, net
 from tests.state.side_anatomy import SCHEMA
 from zset_join.core.errors import WeightOverflowError
 from zset_join.core.relation import Relation
-from zset_join.kernels.rows.epoch import BLOCK_ROWS
+from zset_join.kernels.rows.side import BLOCK_ROWS
 from zset_join.operators.join import HashJoin
 
 LEFT, RIGHT = (Relation(name=name, schema=SCHEMA, join_key=("k",), mode="changelog") for name in ("left", "right"))

@@ -52,9 +52,9 @@ def test_versions_that_others_use_stay_and_those_of_last_month_or_beyond_the_eig
 
 def test_another_installation_loads_what_one_compiled_and_not_after_a_change_of_a_part(tmp_path: Path) -> None:
     program = (
-        "import numpy; from zset_join.kernels.rows import delta; from zset_join.kernels.values.keys import _equal_values as whole;"
+        "import numpy; from zset_join.kernels.rows import side; from zset_join.kernels.values.keys import _equal_values as whole;"
         "at = numpy.zeros(3, numpy.uint8).ctypes.data; is_equal = whole(-1, 3, at, 0, at, 0);"
-        "print(delta.__file__, is_equal, sum(whole.stats.cache_hits.values()))"
+        "print(side.__file__, is_equal, sum(whole.stats.cache_hits.values()))"
     )
     runs = []
     for name in ("one", "two", "changed"):

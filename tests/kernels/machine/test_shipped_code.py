@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from tools.compile_shipped import gather
-from zset_join.kernels.machine import shipped_code
+from zset_join.kernels.machine import kept_code
 from zset_join.kernels.machine.compiled import kernels_version
-from zset_join.kernels.machine.shipped_code import PROCESSOR, versions
+from zset_join.kernels.machine.kept_code import PROCESSOR, versions
 
 ROOT = Path(__file__).resolve().parents[3]
 PROGRAM = (
-    "import sys; from pathlib import Path; from zset_join.kernels.machine import shipped_code;"
-    "shipped_code.SHIPPED = Path(sys.argv[1]); from zset_join.kernels.machine.memory import zero_bytes as kernel;"
+    "import sys; from pathlib import Path; from zset_join.kernels.machine import kept_code;"
+    "kept_code.SHIPPED = Path(sys.argv[1]); from zset_join.kernels.machine.memory import zero_bytes as kernel;"
     "kernel(0, 0); print(sum(kernel.stats.cache_hits.values()), sum(kernel.stats.cache_misses.values()))"
 )
 
@@ -40,7 +40,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_an_empty_cache_takes_what_the_installation_brought_unless_settings_differ(built: Path, tmp_path: Path) -> None:
-    if not all(shipped_code.get_host_cpu_features().get(name) for name in shipped_code._FEATURES):
+    if not all(kept_code.get_host_cpu_features().get(name) for name in kept_code._FEATURES):
         pytest.skip(f"this processor is no {PROCESSOR}")
 
     assert loaded(built, tmp_path / "one") == "1 0"
@@ -51,9 +51,9 @@ def test_an_empty_cache_takes_what_the_installation_brought_unless_settings_diff
 def test_a_damaged_file_is_reported_and_not_loaded(
     built: Path, damage: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(shipped_code, "SHIPPED", built)
-    monkeypatch.setattr(shipped_code, "get_host_cpu_features", lambda: dict.fromkeys(shipped_code._FEATURES, True))
-    found = shipped_code.shipped_code.__wrapped__()
+    monkeypatch.setattr(kept_code, "SHIPPED", built)
+    monkeypatch.setattr(kept_code, "get_host_cpu_features", lambda: dict.fromkeys(kept_code._FEATURES, True))
+    found = kept_code.shipped_code.__wrapped__()
     assert found is not None
     assert found.complete_for == kernels_version
     file = next((built / versions()).rglob("*.nbc"))
@@ -72,12 +72,12 @@ def test_a_damaged_file_is_reported_and_not_loaded(
 def test_nothing_is_taken_on_a_smaller_processor_or_without_a_list(
     built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(shipped_code, "SHIPPED", built)
-    monkeypatch.setattr(shipped_code, "get_host_cpu_features", lambda: {"avx": True})
-    assert shipped_code.shipped_code.__wrapped__() is None
+    monkeypatch.setattr(kept_code, "SHIPPED", built)
+    monkeypatch.setattr(kept_code, "get_host_cpu_features", lambda: {"avx": True})
+    assert kept_code.shipped_code.__wrapped__() is None
 
-    monkeypatch.setattr(shipped_code, "SHIPPED", tmp_path)
-    monkeypatch.setattr(shipped_code, "get_host_cpu_features", lambda: dict.fromkeys(shipped_code._FEATURES, True))
+    monkeypatch.setattr(kept_code, "SHIPPED", tmp_path)
+    monkeypatch.setattr(kept_code, "get_host_cpu_features", lambda: dict.fromkeys(kept_code._FEATURES, True))
     (tmp_path / versions()).mkdir()
-    assert shipped_code.shipped_code.__wrapped__() is None
+    assert kept_code.shipped_code.__wrapped__() is None
     assert "cannot be read" in caplog.text

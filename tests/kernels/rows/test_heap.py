@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from zset_join.kernels.rows.heap import block_bytes, class_bytes
+from zset_join.kernels.rows.side import block_bytes, class_bytes
 
 SIZES = {
     13: 16,

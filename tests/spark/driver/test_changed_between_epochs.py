@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from zset_join.core.errors import StateError
-from zset_join.runners.local import undoing
+from zset_join.runners.local import directory_plans
 from zset_join.runners.spark.driver import changing_executors
 from zset_join.runners.spark.driver.changing_executors import evolve_executors, undo_executors
 
@@ -41,7 +41,7 @@ def _runner(**changed: Any) -> Any:
 
 def test_an_undo_that_waits_for_an_epoch_does_not_narrow_the_columns_of_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     widened: Any = SimpleNamespace(source="orders", dropped=(), is_widened=True, renamed={})
-    monkeypatch.setattr(undoing, "columns_of_change", lambda _: (widened,))
+    monkeypatch.setattr(directory_plans, "columns_of_change", lambda _: (widened,))
     runner = _runner()
     runner.lock = _Awaited(runner.checkpoint)
 

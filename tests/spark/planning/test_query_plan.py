@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from tests.stages.every_stage import registered
 from zset_join.lookup import ArrowSource
 from zset_join.plan.query_plan import QueryPlan
-from zset_join.query.looking_up import PROCESSING_TIME
+from zset_join.query.joining import PROCESSING_TIME
 from zset_join.spark import StateTtl, View, appends, changes
 from zset_join.spark import functions as F  # noqa: N812 - as PySpark users write it
 from zset_join.sql import connect

@@ -13,7 +13,7 @@ from property_tests.batch_views import VIEWS, ran
 from zset_join.pipeline import Pipeline
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.runners.local.history import InputHistory
-from zset_join.runners.local.verification import _changes_of, _connection, _register
+from zset_join.runners.local.questions import _changes_of, _connection, _register
 from zset_join.runners.spark.planning.job_settings import job_settings
 from zset_join.runners.spark.tools.batch_sources import BatchTables, table_prefix
 from zset_join.tools.batch import DUCKDB, EPOCHS, SPARK, BatchTimes, batch_parts, one_statement, source_name

@@ -23,7 +23,7 @@ from zset_join.spark import JoinedStream, appends, changes, rescale
 from zset_join.spark import functions as ZF  # noqa: N812 - as PySpark users write F
 from zset_join.state.rows.side_snapshot import snapshot_counts
 from zset_join.storage.operations import Operation, observe
-from zset_join.storage.sealed import seal
+from zset_join.storage.trusted_files import seal
 
 Step = Callable[[], None]
 

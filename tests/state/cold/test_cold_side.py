@@ -16,7 +16,6 @@ from tests.state.side_anatomy import absorb, anatomy, make_side
 from zset_join.core.errors import ResourceError, StateError
 from zset_join.core.relation import ChangelogMode
 from zset_join.state.cold import cold_side as cold_sides
-from zset_join.state.cold import cold_tombstones
 from zset_join.state.cold.cold_side import ColdSide, matchable_codes
 
 LONG = "a text that is longer than twelve bytes"
@@ -150,14 +149,14 @@ def left_after(cold: ColdSide, watermark: int) -> int:
 
 
 def test_the_disk_is_given_back_when_half_of_them_expired(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cold_tombstones, "SPARE_TOMBSTONES", 0)
+    monkeypatch.setattr(cold_sides, "SPARE_TOMBSTONES", 0)
     cold = side_of_deleted(tmp_path, 8)
 
     assert [left_after(cold, watermark) for watermark in (20, 40, 80)] == [8, 4, 0]
 
 
 def test_many_pieces_are_remembered_in_pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cold_tombstones, "_MOST_PIECES", 2)
-    monkeypatch.setattr(cold_tombstones, "SPARE_TOMBSTONES", 0)
+    monkeypatch.setattr(cold_sides, "_MOST_PIECES", 2)
+    monkeypatch.setattr(cold_sides, "SPARE_TOMBSTONES", 0)
 
     assert left_after(side_of_deleted(tmp_path, 3), 20) == 1

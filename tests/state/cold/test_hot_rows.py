@@ -16,10 +16,9 @@ from tests.state.side_anatomy import absorb, anatomy, make_side, pieces
 from zset_join.core.options import HotBudget
 from zset_join.core.relation import ChangelogMode
 from zset_join.kernels.rows import side as s
-from zset_join.kernels.rows.heap import block_bytes
+from zset_join.kernels.rows.side import block_bytes
 from zset_join.state.cold.cold_tables import BusyGroups
-from zset_join.state.cold.hot_rows import HotRows
-from zset_join.state.cold.row_limit import RowLimit
+from zset_join.state.cold.hot_rows import HotRows, RowLimit
 from zset_join.state.rows.side import SideState
 
 LONG = "a text that is longer than twelve bytes"

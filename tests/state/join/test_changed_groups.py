@@ -7,7 +7,7 @@ import pytest
 from tests.epochs import Change, delta_of, insert
 from tests.state.side_anatomy import absorb, make_side
 from zset_join.state.join.changed_groups import ChangedGroups, OutputArrays
-from zset_join.state.rows.unused_memory import resident_bytes
+from zset_join.state.rows.host_memory import resident_bytes
 
 ONE_PART = 1_000_000
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from zset_join.core.errors import StateError
-from zset_join.state.join.match_memo import JOINED, MatchMemo
+from zset_join.state.join.lookup_rows import JOINED, MatchMemo
 
 
 def test_more_copies_than_were_remembered_are_damage() -> None:

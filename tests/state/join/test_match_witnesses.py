@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spill.runs import Runs
+from spill.run import Runs
 from zset_join.core.epochs import Tick
 from zset_join.core.options import HotBudget
 from zset_join.core.relation import Relation

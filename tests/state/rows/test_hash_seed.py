@@ -16,13 +16,12 @@ from tests.stages.every_stage import EVENTS, QUOTES, ROWS, STAGES, VERSIONS, reg
 from zset_join.core.epochs import Tick
 from zset_join.core.errors import OptionError, StateError
 from zset_join.core.relation import Relation
-from zset_join.operators.aggregate import Aggregate
-from zset_join.operators.distinct import Distinct
+from zset_join.operators.aggregate import Aggregate, Distinct
 from zset_join.operators.join import HashJoin
 from zset_join.operators.upsert_table import Route
 from zset_join.shapes.aggregate import AggregateCall
 from zset_join.shapes.operator_options import OperatorOptions
-from zset_join.shapes.temporal_join import TemporalOptions
+from zset_join.shapes.timed_join import TemporalOptions
 from zset_join.stages import (
     AggregateStage,
     JoinStage,
@@ -35,7 +34,7 @@ from zset_join.stages import (
 )
 from zset_join.stages.effect import EffectStage
 from zset_join.stages.stage import StageOptions
-from zset_join.state.rows.hash_seed import SEED_FILE, choose_seed, hash_key, seed_of_query
+from zset_join.state.rows.directories import SEED_FILE, choose_seed, hash_key, seed_of_query
 from zset_join.zset import ZSet
 
 SCHEMA = pa.schema({"id": pa.int64(), "k": pa.int64()})

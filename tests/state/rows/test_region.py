@@ -16,10 +16,8 @@ import pytest
 from zset_join.core.errors import ResourceError
 from zset_join.kernels.rows import side as s
 from zset_join.kernels.rows.slots import find_row_slot, insert_slot
-from zset_join.state.rows.region import Region
-from zset_join.state.rows.row_arena import RowArena
-from zset_join.state.rows.slot_table import SlotTable
-from zset_join.state.rows.unused_memory import resident_bytes
+from zset_join.state.rows.host_memory import Region, resident_bytes
+from zset_join.state.rows.row_tables import RowArena, SlotTable
 from zset_join.zset.row_layout import RowLayout
 
 HUGE = 1 << 21
@@ -136,7 +134,7 @@ def test_many_pages_of_a_file_are_requested_at_once_and_those_that_are_there_nev
 ) -> None:
     requested: list[tuple[int, int]] = []
     monkeypatch.setattr(
-        "zset_join.state.rows.region.populate", lambda address, size: requested.append((address - region.address, size))
+        "zset_join.state.rows.host_memory.populate", lambda address, size: requested.append((address - region.address, size))
     )
     region = Region(4096, str(tmp_path / "rows"))
     assert requested == []
@@ -276,7 +274,7 @@ def test_a_table_keeps_room_for_keys_that_are_about_to_come() -> None:
 
 
 def test_a_table_of_many_pieces_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("zset_join.state.rows.slot_table._SLOTS_AT_ONCE", 512)
+    monkeypatch.setattr("zset_join.state.rows.row_tables._SLOTS_AT_ONCE", 512)
     table = new_table()
     fill(table, HASHES)
 

@@ -13,7 +13,7 @@ import pytest
 
 from zset_join.core.errors import KeyTypeError
 from zset_join.shapes.kept_types import count_sequence_words
-from zset_join.state.rows.sequence import sequence_nulls, sequence_words
+from zset_join.state.rows.order_words import sequence_nulls, sequence_words
 
 PAIR = pa.struct({"major": pa.int32(), "minor": pa.decimal128(38, 0)})
 

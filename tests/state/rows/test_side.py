@@ -20,7 +20,6 @@ from tests.state.side_anatomy import absorb, anatomy, changes_of, make_side, pie
 from zset_join.core.errors import StateError
 from zset_join.core.relation import ChangelogMode
 from zset_join.kernels.rows import changes as ch
-from zset_join.kernels.rows import delta as d
 from zset_join.kernels.rows import side as s
 from zset_join.state.cold.hot_rows import HotRows
 from zset_join.state.rows.side import DeltaArrays, SideState, table_bits
@@ -348,7 +347,7 @@ def test_working_arrays_double_are_kept_and_count_as_far_as_they_are_used() -> N
     arrays.make_room(10)
     assert arrays.words.tolist() == before.tolist()
     arrays.make_room(1001)
-    assert len(arrays.line(d.D_FIRST_OF)) == 2000
+    assert len(arrays.line(s.D_FIRST_OF)) == 2000
 
     arrays.make_room(10_000)
     full = arrays.resident_bytes()

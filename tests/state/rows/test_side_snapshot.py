@@ -12,6 +12,7 @@ from tests.state.side_anatomy import absorb, anatomy, make_side
 from zset_join.core.errors import StateError
 from zset_join.core.relation import ChangelogMode
 from zset_join.state.rows import side_snapshot
+from zset_join.state.rows.row_tables import SlotTable
 from zset_join.state.rows.side import SideState
 from zset_join.state.rows.side_snapshot import (
     SNAPSHOT_WATERMARK,
@@ -21,7 +22,6 @@ from zset_join.state.rows.side_snapshot import (
     snapshot_counts,
     snapshot_epoch,
 )
-from zset_join.state.rows.slot_table import SlotTable
 from zset_join.testing.comparison import exact_tables
 
 LONG = "a text that is longer than twelve bytes"

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from zset_join.state.rows import unused_memory
-from zset_join.state.rows.unused_memory import UnusedMemory, release, resident_bytes
+from zset_join.state.rows import host_memory
+from zset_join.state.rows.host_memory import UnusedMemory, release, resident_bytes
 
 MB = 1 << 20
 
@@ -27,8 +27,8 @@ class Process:
 def process(monkeypatch: pytest.MonkeyPatch) -> Process:
     """Return a process whose sizes the test sets, since those of a process that ran other tests depend on them."""
     process = Process()
-    monkeypatch.setattr("zset_join.state.rows.unused_memory.resident_bytes", lambda: process.resident)
-    monkeypatch.setattr("zset_join.state.rows.unused_memory._free_bytes", lambda: process.free)
+    monkeypatch.setattr("zset_join.state.rows.host_memory.resident_bytes", lambda: process.resident)
+    monkeypatch.setattr("zset_join.state.rows.host_memory._free_bytes", lambda: process.free)
     return process
 
 
@@ -143,7 +143,7 @@ def test_what_somebody_held_who_has_closed_is_held_by_nobody(process: Process) -
 
 
 def test_where_the_allocator_reports_nothing_nothing_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("zset_join.state.rows.unused_memory._report", None)
+    monkeypatch.setattr("zset_join.state.rows.host_memory._report", None)
 
     assert UnusedMemory().correction(0) == 0
 
@@ -170,7 +170,7 @@ def test_what_is_around_an_array_stays_when_it_is_released() -> None:
 
 
 def test_without_a_resident_size_no_memory_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("zset_join.state.rows.unused_memory._STATM", Path("/nowhere"))
+    monkeypatch.setattr("zset_join.state.rows.host_memory._STATM", Path("/nowhere"))
 
     assert not UnusedMemory().give_back(0)
 
@@ -187,9 +187,9 @@ def test_budgets_of_the_same_size_are_in_company_until_they_are_closed() -> None
 
 def test_arrow_keeps_at_most_what_it_once_held_and_holds_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     process, pool = Process(), SimpleNamespace(max_memory=lambda: 100, bytes_allocated=lambda: 40)
-    monkeypatch.setattr(unused_memory, "resident_bytes", lambda: process.resident)
-    monkeypatch.setattr(unused_memory, "_report", lambda: SimpleNamespace(fordblks=7))
-    monkeypatch.setattr(unused_memory.pa, "default_memory_pool", lambda: pool)
+    monkeypatch.setattr(host_memory, "resident_bytes", lambda: process.resident)
+    monkeypatch.setattr(host_memory, "_report", lambda: SimpleNamespace(fordblks=7))
+    monkeypatch.setattr(host_memory.pa, "default_memory_pool", lambda: pool)
     memory = UnusedMemory()
 
     process.resident += 1000

@@ -13,8 +13,7 @@ import pytest
 from zset_join import Relation, Tick, ZSet
 from zset_join.expressions import left, right
 from zset_join.plan.query_plan import Feed, PlanSource, PlanView, QueryPlan, StageNode
-from zset_join.shapes.as_of_join import AsOfOptions
-from zset_join.shapes.temporal_join import TemporalOptions
+from zset_join.shapes.timed_join import AsOfOptions, TemporalOptions
 from zset_join.stages import AsOfJoinStage, DeduplicateStage, Stage, StageOptions, TemporalJoinStage
 from zset_join.tools.batch import DUCKDB, BatchTimes, batch_parts, live_name, marks_name, one_statement, source_name
 

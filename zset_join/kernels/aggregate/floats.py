@@ -47,8 +47,7 @@ from zset_join.kernels.machine.memory import (
     store_u64,
     zero_bytes,
 )
-from zset_join.kernels.rows.heap import allocate_block, block_bytes, free_block
-from zset_join.kernels.rows.side import HEADER, HEAP, word
+from zset_join.kernels.rows.side import HEADER, HEAP, allocate_block, block_bytes, free_block, word
 
 __all__ = [
     "BLOCK_BYTES",

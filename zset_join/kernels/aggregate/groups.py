@@ -46,13 +46,13 @@ from zset_join.kernels.rows.slots import (
     remove_slot,
 )
 from zset_join.kernels.rows.storing import add_to_word, free_values, give_row, store_values, take_row
-from zset_join.kernels.values.columns import (
+from zset_join.kernels.values.keys import (
     FLAG_LIVE,
     FLAGS,
     HASH,
     WEIGHT,
+    equal_columns,
 )
-from zset_join.kernels.values.keys import equal_columns
 
 __all__ = ["add_rows", "copy_groups", "group_delta", "load_groups", "resolve_rows", "store_groups"]
 

@@ -10,11 +10,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from zset_join.kernels.aggregate.keys import PREFIX_BYTES, compare_keys, copy_key
-from zset_join.kernels.aggregate.tree import V_DISTINCT, V_ROOT, directory_count, leaf_address, leaf_count, prefetch_values
+from zset_join.kernels.aggregate.tree import (
+    PREFIX_BYTES,
+    V_DISTINCT,
+    V_ROOT,
+    compare_keys,
+    copy_key,
+    directory_count,
+    leaf_address,
+    leaf_count,
+    prefetch_values,
+)
 from zset_join.kernels.machine.compiled import kernel
 from zset_join.kernels.machine.memory import load_u64, store_u64
-from zset_join.kernels.values.columns import HEAP_BIT
+from zset_join.kernels.values.keys import HEAP_BIT
 
 __all__ = ["differing_keys", "list_state", "list_values", "read_ends"]
 

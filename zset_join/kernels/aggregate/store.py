@@ -12,19 +12,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from zset_join.kernels.aggregate.keys import (
-    compare_keys,
-    copy_key,
-    first_not_below,
-    free_key,
-    own_key,
-    text_bytes_needed,
-)
 from zset_join.kernels.aggregate.tree import (
     DIRECTORY_HEAD,
     V_DISTINCT,
     V_ROOT,
+    compare_keys,
+    copy_key,
     directory_count,
+    first_not_below,
+    free_key,
     is_directory,
     leaf_address,
     leaf_capacity,
@@ -32,13 +28,14 @@ from zset_join.kernels.aggregate.tree import (
     leaf_line,
     leaf_of_key,
     move_bytes,
+    own_key,
     prefetch_values,
     root_offset,
+    text_bytes_needed,
 )
 from zset_join.kernels.machine.compiled import kernel
 from zset_join.kernels.machine.memory import load_u64, store_u64
-from zset_join.kernels.rows.heap import allocate_block, block_bytes, free_block
-from zset_join.kernels.rows.side import H_HEAP_END, HEADER, HEAP, word
+from zset_join.kernels.rows.side import H_HEAP_END, HEADER, HEAP, allocate_block, block_bytes, free_block, word
 
 __all__ = ["copy_values", "store_cells"]
 

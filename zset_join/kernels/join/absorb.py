@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from zset_join.kernels.machine.compiled import kernel
 from zset_join.kernels.machine.memory import copy_bytes, load_u8, load_u32, load_u64, prefetch, store_u8, store_u64, zero_bytes
-from zset_join.kernels.rows.delta import (
+from zset_join.kernels.rows.side import (
     D_AFTER_OF,
     D_BEFORE_OF,
     D_COUNT,
@@ -39,10 +39,6 @@ from zset_join.kernels.rows.delta import (
     D_UNMATCHABLE,
     D_VARIABLES,
     D_WEIGHTS,
-    put,
-)
-from zset_join.kernels.rows.heap import block_bytes
-from zset_join.kernels.rows.side import (
     H_IDENTITY_COUNT,
     H_LIVE_ROWS,
     H_TOMBSTONE_FIRST,
@@ -57,6 +53,8 @@ from zset_join.kernels.rows.side import (
     SEQUENCE_OFFSET,
     SEQUENCE_WORDS,
     STRIDE,
+    block_bytes,
+    put,
     word,
 )
 from zset_join.kernels.rows.slots import insert_slot, likely_row, prefetch_slot
@@ -75,7 +73,7 @@ from zset_join.kernels.rows.storing import (
     take_row,
     unlink,
 )
-from zset_join.kernels.values.columns import (
+from zset_join.kernels.values.keys import (
     FLAG_LIVE,
     FLAGS,
     HASH,
@@ -89,8 +87,8 @@ from zset_join.kernels.values.columns import (
     WIDTH,
     column_count,
     field,
+    hash_row,
 )
-from zset_join.kernels.values.keys import hash_row
 
 __all__ = [
     "absorb_appends",

@@ -1,6 +1,6 @@
 """The changes of both sides, grouped by join key and looked up in both states.
 
-The input and the output are in the epoch view (`zset_join.kernels.rows.epoch`). Cost: the changes.
+The input and the output are in the epoch view (`zset_join.kernels.rows.side`). Cost: the changes.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import Any
 
 from zset_join.kernels.machine.compiled import kernel
 from zset_join.kernels.machine.memory import load_u8, load_u32, load_u64, prefetch, shift_right, store_u64, zero_bytes
-from zset_join.kernels.rows.epoch import (
+from zset_join.kernels.rows.side import (
     CHANGE_WORDS,
     E_AFTER,
     E_GROUP_BITS,
@@ -23,6 +23,10 @@ from zset_join.kernels.rows.epoch import (
     E_NEXT_CHANGE,
     E_PART_BITS,
     E_REFS,
+    HEAP,
+    JOIN_BITS,
+    JOIN_SLOTS,
+    ROWS,
     S_CHANGED,
     S_COUNT,
     S_DEGREES_AFTER,
@@ -34,13 +38,13 @@ from zset_join.kernels.rows.epoch import (
     S_READ_BY_OWN,
     S_READS_DEGREES,
     S_VIEW,
+    STRIDE,
     of_change,
     side_word,
+    word,
 )
-from zset_join.kernels.rows.side import HEAP, JOIN_BITS, JOIN_SLOTS, ROWS, STRIDE, word
 from zset_join.kernels.rows.slots import find_key, home_in_part, home_of, likely_row, prefetch_slot
-from zset_join.kernels.values.columns import NEXT
-from zset_join.kernels.values.keys import equal_columns
+from zset_join.kernels.values.keys import NEXT, equal_columns
 
 __all__ = ["in_changed_set", "match_changes", "partition_changes", "range_changes"]
 

@@ -11,7 +11,7 @@ changes, three products cover every pair once: C_left x U_right, C_left x C_righ
 
 Every kernel here writes until the output is full, keeps its place in `cursor` (the address of six words), and is called
 again; `sign` chooses the retractions (-1), the insertions (+1) or both (0). A weight past int64 ends it with OVERFLOW in the
-first word of the cursor. Everything else is in the epoch view (`zset_join.kernels.rows.epoch`).
+first word of the cursor. Everything else is in the epoch view (`zset_join.kernels.rows.side`).
 
 Cost: the changes, plus the pairs and rows that come out.
 """
@@ -21,7 +21,7 @@ from __future__ import annotations
 from zset_join.kernels.join.groups import in_changed_set
 from zset_join.kernels.machine.compiled import kernel
 from zset_join.kernels.machine.memory import copy_bytes, load_u32, load_u64, prefetch, store_u64
-from zset_join.kernels.rows.epoch import (
+from zset_join.kernels.rows.side import (
     BLOCK_ROWS,
     E_AFTER,
     E_BEFORE,
@@ -36,6 +36,7 @@ from zset_join.kernels.rows.epoch import (
     E_NEXT_CHANGE,
     E_OUT_WEIGHTS,
     E_REFS,
+    ROWS,
     S_CHANGED,
     S_COUNT,
     S_DEGREES_AFTER,
@@ -45,11 +46,12 @@ from zset_join.kernels.rows.epoch import (
     S_OUT,
     S_OUT_CHANGE,
     S_VIEW,
+    STRIDE,
     of_change,
     side_word,
+    word,
 )
-from zset_join.kernels.rows.side import ROWS, STRIDE, word
-from zset_join.kernels.values.columns import NEXT, WEIGHT
+from zset_join.kernels.values.keys import NEXT, WEIGHT
 
 __all__ = [
     "OVERFLOW",

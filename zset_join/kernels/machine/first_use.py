@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from zset_join.kernels.machine.compiled import compiled_kernels_directory, kernels_version
-from zset_join.kernels.machine.shipped_code import is_complete
+from zset_join.kernels.machine.kept_code import is_complete
 
 __all__ = ["COMPILE_VARIABLE", "compile_rest_in_background", "is_compiled", "is_private", "mark_complete", "only_one"]
 

@@ -5,7 +5,7 @@ once in the state; then the rows of the entry are folded in arrival order into w
 result is a list of *changes*: record address, row number in the state (0 when it is absent), weight before and after, hash
 of the join key, and whether the key can match at all. Rows that break the contract get a status instead.
 
-All arrays are in the delta view (`zset_join.kernels.rows.delta`). `marks`, where it is not 0, is the address of one bit per
+All arrays are in the delta view (`zset_join.kernels.rows.side`). `marks`, where it is not 0, is the address of one bit per
 row number: the bits of the state rows that change are set.
 """
 
@@ -22,7 +22,8 @@ from zset_join.kernels.machine.memory import (
     store_u64,
     zero_bytes,
 )
-from zset_join.kernels.rows.delta import (
+from zset_join.kernels.rows.side import (
+    CHANGE_WORDS,
     D_AFTER_OF,
     D_BEFORE_OF,
     D_COMPARED_COLUMNS,
@@ -55,10 +56,6 @@ from zset_join.kernels.rows.delta import (
     D_UNKNOWN_DELETES,
     D_UNMATCHABLE,
     D_WEIGHTS,
-    put,
-)
-from zset_join.kernels.rows.epoch import CHANGE_WORDS, put_change
-from zset_join.kernels.rows.side import (
     HASH_KEY,
     HEAP,
     IDENTITY_BITS,
@@ -69,11 +66,21 @@ from zset_join.kernels.rows.side import (
     SEQUENCE_OFFSET,
     SEQUENCE_WORDS,
     STRIDE,
+    put,
+    put_change,
     word,
 )
 from zset_join.kernels.rows.slots import find_key, home_of, likely_row, prefetch_slot
-from zset_join.kernels.values.columns import FLAG_ARRANGED, FLAG_TOMBSTONE, FLAGS, HASH, WEIGHT, column_count
-from zset_join.kernels.values.keys import equal_columns, hash_rows
+from zset_join.kernels.values.keys import (
+    FLAG_ARRANGED,
+    FLAG_TOMBSTONE,
+    FLAGS,
+    HASH,
+    WEIGHT,
+    column_count,
+    equal_columns,
+    hash_rows,
+)
 
 __all__ = [
     "ABSENT_ROW",

@@ -2,14 +2,32 @@
 
 Freed rows and heap blocks are the first to be used again. The caller makes room first (rows, heap, slots); nothing here
 allocates.
+
+`accepted_bytes`, `bytes_of_rows`: rows that leave a side by number, and the bytes that rows count for.
+
+A row counts `stride` bytes, its record, and for each string, binary or nested value beyond 12 bytes the heap block that holds
+it. Both follow from the columns and the values alone, so the bytes of a state are the sum over its live rows, however they
+came to lie where they are.
+
+`date_newest`, `drop_tombstones`: the tombstones of one side: the queue in which they wait to expire, and those that arrive and
+go between memory and disk.
+
+The law: the queue is ordered by the watermark the tombstones were left at, so that the next to expire comes first.
+
+`expire_tombstones` of `zset_join.kernels.join.absorb` takes them out for good. The caller makes room first; nothing here
+allocates.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 from zset_join.kernels.machine.compiled import kernel
 from zset_join.kernels.machine.memory import copy_bytes, load_u8, load_u32, load_u64, store_u8, store_u32, store_u64
-from zset_join.kernels.rows.heap import allocate_block, free_block
 from zset_join.kernels.rows.side import (
+    D_COUNT,
+    D_ROWS,
+    D_STATUS,
     H_FREE_ROW,
     H_IDENTITY_COUNT,
     H_JOIN_COUNT,
@@ -26,6 +44,10 @@ from zset_join.kernels.rows.side import (
     JOIN_SLOTS,
     ROWS,
     STRIDE,
+    allocate_block,
+    block_bytes,
+    free_block,
+    put,
     word,
 )
 from zset_join.kernels.rows.slots import (
@@ -36,7 +58,7 @@ from zset_join.kernels.rows.slots import (
     replace_slot,
     slot_number,
 )
-from zset_join.kernels.values.columns import (
+from zset_join.kernels.values.keys import (
     FLAG_ARRANGED,
     FLAG_LIVE,
     FLAG_TOMBSTONE,
@@ -50,20 +72,31 @@ from zset_join.kernels.values.columns import (
     PREVIOUS,
     WEIGHT,
     column_count,
+    equal_columns,
     field,
+    variable_bytes,
 )
-from zset_join.kernels.values.keys import variable_bytes
 
 __all__ = [
+    "accepted_bytes",
     "add_to_word",
+    "bytes_of_rows",
+    "date_newest",
+    "drop_tombstones",
+    "evict_rows",
     "forget_identity",
     "free_values",
     "hold_values",
     "insert_identity",
+    "insert_tombstones",
     "join_tombstone_queue",
     "leave_alone",
     "leave_tombstone_queue",
     "link",
+    "list_tombstones",
+    "mark_equal_keys",
+    "requeue",
+    "row_bytes",
     "store_live_row",
     "store_values",
     "take_row",
@@ -262,3 +295,120 @@ def join_tombstone_queue(view: int, number: int, following: int, watermark: int)
     else:
         store_u64(header + H_TOMBSTONE_FIRST * 8, number)
     add_to_word(header, H_TOMBSTONES, 1)
+
+
+@kernel
+def row_bytes(row: int, stride: int, variables: int) -> int:
+    """Return the bytes that one record counts for."""
+    total = stride
+    for column in range(column_count(variables)):
+        length = load_u32(row + field(variables, column, OFFSET))
+        if length > INLINE_BYTES:
+            total += block_bytes(length)
+    return total
+
+
+@kernel
+def accepted_bytes(delta: int, stride: int, variables: int) -> int:
+    """Return the bytes that the accepted rows of a delta (status 0) count for."""
+    rows, status = word(delta, D_ROWS), word(delta, D_STATUS)
+    total = 0
+    for index in range(word(delta, D_COUNT)):
+        if load_u8(status + index) == 0:
+            total += row_bytes(rows + index * stride, stride, variables)
+    return total
+
+
+@kernel
+def bytes_of_rows(refs: int, count: int, stride: int, variables: int, sizes: int) -> None:
+    """Write the bytes that each of `count` records counts for; their addresses are at `refs`."""
+    for index in range(count):
+        put(sizes, index, row_bytes(load_u64(refs + index * 8), stride, variables))
+
+
+@kernel
+def evict_rows(view: int, variables: int, numbers: int, count: int) -> None:
+    """Take rows out of a side in append mode, by number, for good."""
+    for index in range(count):
+        number = word(numbers, index)
+        unlink(view, number)
+        free_values(view, variables, word(view, ROWS) + (number - 1) * word(view, STRIDE))
+        give_row(view, number)
+    add_to_word(word(view, HEADER), H_LIVE_ROWS, -count)
+
+
+@kernel
+def mark_equal_keys(
+    pivot: int, pivot_heap: int, pivot_columns: int, refs: int, count: int, heap: int, columns: int, marks: int
+) -> None:
+    """Write 1 for each of `count` records whose key equals that of record `pivot`, else 0."""
+    for index in range(count):
+        same = equal_columns(pivot, pivot_heap, pivot_columns, load_u64(refs + index * 8), heap, columns)
+        store_u8(marks + index, 1 if same else 0)
+
+
+@kernel
+def list_tombstones(view: int, stamps: Any, below_stamp: int, numbers: Any) -> int:
+    """Write the numbers of the oldest tombstones, as many as there is room for; return how many."""
+    # `stamps` has one per record, and those with `below_stamp` or more are passed over; where it is empty, none is.
+    rows, stride = word(view, ROWS), word(view, STRIDE)
+    number = load_u64(word(view, HEADER) + H_TOMBSTONE_FIRST * 8)
+    count = 0
+    while number != 0 and count < len(numbers):
+        if len(stamps) == 0 or stamps[number - 1] < below_stamp:
+            numbers[count] = number
+            count += 1
+        number = load_u32(rows + (number - 1) * stride + NEXT)
+    return count
+
+
+@kernel
+def drop_tombstones(view: int, numbers: Any, identity_hashes: Any, variables: int) -> None:
+    """Take tombstones out of memory, as if they had never been here."""
+    rows, stride = word(view, ROWS), word(view, STRIDE)
+    for index in range(len(numbers)):
+        number = numbers[index]
+        leave_tombstone_queue(view, number)
+        forget_identity(view, identity_hashes[index], number)
+        free_values(view, variables, rows + (number - 1) * stride)
+        give_row(view, number)
+
+
+@kernel
+def insert_tombstones(view: int, records: int, variables: int, identity_hashes: Any, oldest_first: Any, numbers: Any) -> None:
+    """Store tombstones whose records lie one behind the other; `numbers` gets their row numbers."""
+    # `oldest_first` is their order in the queue. Cost: they, and the older ones that are present.
+    rows, stride = word(view, ROWS), word(view, STRIDE)
+    following = load_u64(word(view, HEADER) + H_TOMBSTONE_FIRST * 8)
+    for index in range(len(oldest_first)):
+        at = oldest_first[index]
+        source = records + at * stride
+        watermark = load_u64(source + WEIGHT)
+        number = take_row(view)
+        store_values(view, variables, rows + (number - 1) * stride, source, 0, stride)
+        insert_identity(view, number, identity_hashes[at])
+        while following != 0 and load_u64(rows + (following - 1) * stride + WEIGHT) < watermark:
+            following = load_u32(rows + (following - 1) * stride + NEXT)
+        join_tombstone_queue(view, number, following, watermark)
+        numbers[at] = number
+
+
+@kernel
+def date_newest(view: int, watermarks: Any) -> None:
+    """Write the watermarks at which the last tombstones of the queue were left, in their order."""
+    rows, stride = word(view, ROWS), word(view, STRIDE)
+    number = load_u64(word(view, HEADER) + H_TOMBSTONE_LAST * 8)
+    for index in range(len(watermarks) - 1, -1, -1):
+        row = rows + (number - 1) * stride
+        store_u64(row + WEIGHT, watermarks[index])
+        number = load_u32(row + PREVIOUS)
+
+
+@kernel
+def requeue(view: int, numbers: Any) -> None:
+    """Put all tombstones into the queue again, in the order given."""
+    rows, stride = word(view, ROWS), word(view, STRIDE)
+    for index in range(len(numbers)):
+        watermark = load_u64(rows + (numbers[index] - 1) * stride + WEIGHT)
+        leave_tombstone_queue(view, numbers[index])
+        join_tombstone_queue(view, numbers[index], 0, watermark)

@@ -27,7 +27,6 @@ from zset_join.kernels.machine.memory import (
     store_u32,
     store_u64,
 )
-from zset_join.kernels.rows.heap import allocate_block, block_bytes, free_block
 from zset_join.kernels.rows.side import (
     H_JOIN_COUNT,
     H_LIVE_ROWS,
@@ -39,12 +38,15 @@ from zset_join.kernels.rows.side import (
     SEQUENCE_OFFSET,
     SEQUENCE_WORDS,
     STRIDE,
+    allocate_block,
+    block_bytes,
+    free_block,
     word,
 )
 from zset_join.kernels.rows.slots import find_row_slot, insert_slot, remove_slot
 from zset_join.kernels.rows.storing import add_to_word, free_values, give_row, store_values, take_row
 from zset_join.kernels.time.groups import compare_words
-from zset_join.kernels.values.columns import (
+from zset_join.kernels.values.keys import (
     FLAG_LIVE,
     FLAGS,
     HASH,
@@ -60,9 +62,10 @@ from zset_join.kernels.values.columns import (
     WEIGHT,
     WIDTH,
     column_count,
+    equal_columns,
     field,
+    variable_bytes,
 )
-from zset_join.kernels.values.keys import equal_columns, variable_bytes
 
 __all__ = [
     "ENTRY",

@@ -26,8 +26,7 @@ from zset_join.kernels.time.runs import (
     run_base,
     run_length,
 )
-from zset_join.kernels.values.columns import FLAGS, HASH, WEIGHT
-from zset_join.kernels.values.keys import equal_columns
+from zset_join.kernels.values.keys import FLAGS, HASH, WEIGHT, equal_columns
 
 __all__ = [
     "change_probes",

@@ -26,7 +26,7 @@ from zset_join.kernels.machine.memory import (
     store_u64,
     zero_bytes,
 )
-from zset_join.kernels.values.columns import (
+from zset_join.kernels.values.keys import (
     BIT,
     DATA,
     EMPTY,
@@ -45,8 +45,8 @@ from zset_join.kernels.values.columns import (
     WIDTH,
     column_count,
     field,
+    variable_bytes,
 )
-from zset_join.kernels.values.keys import variable_bytes
 
 __all__ = ["encode_rows", "gather_fixed", "gather_variable", "read_arrow_array"]
 

@@ -44,7 +44,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from zset_join.core.errors import ResourceError, StateError
-from zset_join.core.nested_types import (
+from zset_join.core.key_types import (
     fixed_width,
     flag_bytes,
     has_float,

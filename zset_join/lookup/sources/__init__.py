@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from zset_join.lookup.sources.database_file import DuckDBFileSource, SQLiteFileSource
-from zset_join.lookup.sources.epoch_rows import DataFrameSource, EpochSource
 from zset_join.lookup.sources.function import FunctionSource
 from zset_join.lookup.sources.http import HttpSource
 from zset_join.lookup.sources.postgres import PostgresSource
 from zset_join.lookup.sources.redis import RedisSource
-from zset_join.lookup.sources.table_files import ArrowSource, DeltaSource, ParquetSource
+from zset_join.lookup.sources.table_files import ArrowSource, DataFrameSource, DeltaSource, EpochSource, ParquetSource
 from zset_join.lookup.sources.written import read_source, register_source
 
 __all__ = [

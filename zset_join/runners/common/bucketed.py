@@ -35,9 +35,9 @@ from zset_join.runners.common.exchange import KeyBuckets, MovedKeys, RowBuckets,
 from zset_join.runners.common.workers import Workers
 from zset_join.stages.effect import has_effect
 from zset_join.stages.stage import Stage, StageInput, StageOptions
+from zset_join.state.rows.directories import check_same_epoch, make_directory
 from zset_join.state.rows.guarded import guarded
 from zset_join.state.rows.side_snapshot import snapshot_counts, with_unknown_deletes
-from zset_join.state.rows.usage import check_same_epoch, make_directory
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import (
     AnswerListingOperator,

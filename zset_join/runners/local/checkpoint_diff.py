@@ -32,25 +32,23 @@ from zset_join.checkpoint.reading import (
 from zset_join.checkpoint.record import BucketHistory, CommitRecord
 from zset_join.core.epochs import Tick
 from zset_join.core.errors import StateError
+from zset_join.core.extras import ReadWhenUsed
 from zset_join.core.progress_line import progress_line
-from zset_join.core.read_when_used import ReadWhenUsed
 from zset_join.evolution.changed_columns import NO_TERMS, ChangeTerms, no_words
-from zset_join.evolution.differences import PlanDiff
-from zset_join.evolution.same_lookups import with_lookups_of
+from zset_join.evolution.differences import PlanDiff, with_lookups_of
 from zset_join.plan.query_plan import PlanSource, QueryPlan
-from zset_join.query.several import PlannedQuery
+from zset_join.query.rows import PlannedQuery
 from zset_join.runners.local.contents import Contents
 from zset_join.runners.local.directory_plans import check_kept_here
-from zset_join.runners.local.directory_rows import load_inputs, view_folder, view_rows
 from zset_join.runners.local.evolving import Evolution, EvolutionStart
-from zset_join.runners.local.held_counts import HeldCounts
-from zset_join.runners.local.history import InputHistory
+from zset_join.runners.local.history import InputHistory, load_inputs, view_folder, view_rows
 from zset_join.runners.local.query_changes import Query, plan_of_program, readings_of_query
-from zset_join.runners.local.rereading import read_again
+from zset_join.runners.local.rebuilding import HeldCounts
 from zset_join.runners.local.stage_states import operators_of, shapes_of
+from zset_join.runners.local.stored_rows import read_again
 from zset_join.runners.local.watermarks import Watermarks
 from zset_join.stages.stage import StageOptions
-from zset_join.state.rows.hash_seed import seed_of_query
+from zset_join.state.rows.directories import seed_of_query
 from zset_join.zset.protocol import DurableOperator
 
 __all__ = [

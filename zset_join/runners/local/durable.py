@@ -35,13 +35,12 @@ from zset_join.checkpoint.record import BucketHistory, CommitRecord, PartEntry
 from zset_join.checkpoint.snapshot import SnapshotEntry, write_snapshot
 from zset_join.core.epochs import ChainLink, Tick
 from zset_join.core.errors import StateError
+from zset_join.core.extras import ReadWhenUsed
 from zset_join.core.progress_line import ProgressLine, progress_line
-from zset_join.core.read_when_used import ReadWhenUsed
 from zset_join.plan.query_plan import PlanSource, QueryPlan
 from zset_join.runners.common.stage_bucket import check_stages, dues_after, histories_after
 from zset_join.runners.common.workers import Workers
 from zset_join.runners.local.contents import Contents
-from zset_join.runners.local.dead_letters import write_dead_letters
 from zset_join.runners.local.directory_plans import (
     DirectoryChange,
     Place,
@@ -51,18 +50,25 @@ from zset_join.runners.local.directory_plans import (
     place_of,
     written_plan,
 )
-from zset_join.runners.local.directory_rows import WEIGHT, input_folder, load_inputs, newest_slots, view_folder, view_rows
-from zset_join.runners.local.durable_epoch import DurableEpoch, OpenStages
 from zset_join.runners.local.engine import AnsweredEpoch
 from zset_join.runners.local.evolving import Evolution
-from zset_join.runners.local.history import InputHistory
+from zset_join.runners.local.history import (
+    WEIGHT,
+    InputHistory,
+    input_folder,
+    load_inputs,
+    newest_slots,
+    view_folder,
+    view_rows,
+)
+from zset_join.runners.local.prepared import DurableEpoch, OpenStages, closed_unread
 from zset_join.runners.local.stage_states import held_sides
-from zset_join.runners.local.unfinished import closed_unread
+from zset_join.runners.local.taking import write_dead_letters
 from zset_join.runners.local.watermarks import Watermarks
 from zset_join.stages.effect import Effects
 from zset_join.stages.stage import StageOptions
-from zset_join.state.rows.hash_seed import seed_of_query
-from zset_join.storage.full_disk import EpochOutcome, no_epoch, nothing_committed, reporting_full_disk
+from zset_join.state.rows.directories import seed_of_query
+from zset_join.storage.operations import EpochOutcome, no_epoch, nothing_committed, reporting_full_disk
 from zset_join.storage.together import synced_together
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import NOTHING_DUE, due_of

@@ -21,8 +21,7 @@ from zset_join.plan.query_plan import PlanView, QueryPlan
 from zset_join.plan.sharing import source_of
 from zset_join.runners.common.rejected import RejectedRows
 from zset_join.runners.common.stage_bucket import GLOBAL_BUCKET, StageBucket
-from zset_join.runners.local.feeding import Feeding
-from zset_join.runners.local.filters import Filters
+from zset_join.runners.local.feeding import Feeding, Filters
 from zset_join.runners.local.stage_states import StageStates
 from zset_join.runners.local.watermarks import KnownTimes, Watermarks
 from zset_join.stages.effect import EffectStage, has_effect

@@ -32,11 +32,9 @@ from zset_join.plan.columns_kept import unread_of_sources
 from zset_join.plan.fingerprints import compared_fingerprints
 from zset_join.plan.query_plan import Feed, QueryPlan, StateNode
 from zset_join.runners.local.contents import Contents
-from zset_join.runners.local.held_counts import HeldCounts
 from zset_join.runners.local.history import InputHistory
-from zset_join.runners.local.rebuilding import Rebuilding
-from zset_join.runners.local.rereading import check_reread
-from zset_join.runners.local.stored_rows import StoredRows, stored_inputs, stored_rows
+from zset_join.runners.local.rebuilding import HeldCounts, Rebuilding
+from zset_join.runners.local.stored_rows import StoredRows, check_reread, stored_inputs, stored_rows
 from zset_join.runners.local.watermarks import KnownTimes, SourceTime, Watermarks
 from zset_join.stages.stage import Stage, StageOptions
 from zset_join.zset import ZSet

@@ -31,19 +31,25 @@ from zset_join.core.extras import raising_interrupts
 from zset_join.core.options import KeepState
 from zset_join.kernels.machine.first_use import compile_rest_in_background
 from zset_join.query.reading import Reading
-from zset_join.query.several import PlannedQuery, planned
+from zset_join.query.rows import PlannedQuery, planned
 from zset_join.query.view import View
 from zset_join.runners.common.epoch_spans import writes_spans
 from zset_join.runners.common.rejected import RejectedRows, warn_of_late_changes
 from zset_join.runners.common.workers import Workers
 from zset_join.runners.local.contents import Contents, repeated
-from zset_join.runners.local.dead_letters import dead_letters, no_dead_letters, replay_letters
-from zset_join.runners.local.directory_plans import PipelineOptions, Place, plan_of_directory
+from zset_join.runners.local.directory_plans import (
+    UNDO_EPOCHS,
+    PipelineOptions,
+    Place,
+    checked_undo_epochs,
+    note_given_change,
+    plan_of_directory,
+)
 from zset_join.runners.local.durable import PipelineDirectory
 from zset_join.runners.local.engine import AnsweredEpoch, Engine
 from zset_join.runners.local.history import InputHistory
 from zset_join.runners.local.outputs import Outputs, OutputsByView, PipelineOutputs, outputs_by_view
-from zset_join.runners.local.prepared import PreparedEpoch
+from zset_join.runners.local.prepared import PreparedEpoch, epoch_gap, out_of_memory
 from zset_join.runners.local.progress import (
     epoch_counts,
     explained_budgets,
@@ -54,14 +60,12 @@ from zset_join.runners.local.progress import (
 )
 from zset_join.runners.local.query_changes import QueryChanges
 from zset_join.runners.local.questions import PipelineQuestions
-from zset_join.runners.local.saved import SavedState, load_state, save_state
+from zset_join.runners.local.snapshots import SavedState, load_state, save_state
 from zset_join.runners.local.stage_states import MemoryStates, StageStates, with_long_chunks
-from zset_join.runners.local.taking import RowTaking
-from zset_join.runners.local.undoing import UNDO_EPOCHS, checked_undo_epochs, note_given_change
-from zset_join.runners.local.unfinished import epoch_gap, out_of_memory
+from zset_join.runners.local.taking import RowTaking, dead_letters, no_dead_letters, replay_letters
 from zset_join.runners.local.watched import PublishedEpochs, open_pipeline_console
 from zset_join.runners.local.watermarks import Watermarks, processing_time_us
-from zset_join.sources.unread import Undecodable
+from zset_join.sources.source import Undecodable
 from zset_join.stages.lookup_join import explained_for
 from zset_join.stages.stage import StageOptions
 from zset_join.zset import ZSet

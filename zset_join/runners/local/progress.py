@@ -20,7 +20,7 @@ from zset_join.runners.local.durable import PipelineDirectory
 from zset_join.runners.local.engine import AnsweredEpoch
 from zset_join.runners.local.stage_states import why_together
 from zset_join.runners.local.watermarks import KnownTimes, Watermarks
-from zset_join.sources.unread import Undecodable
+from zset_join.sources.source import Undecodable
 from zset_join.stages.stage import StageOptions
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import DurableOperator

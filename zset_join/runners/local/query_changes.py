@@ -16,22 +16,11 @@ from zset_join.core.progress_line import progress_line
 from zset_join.evolution.changed_columns import ChangeTerms, ColumnWords, no_words
 from zset_join.evolution.differences import PlanDiff
 from zset_join.plan.fingerprints import Fingerprints
-from zset_join.query import several
 from zset_join.query.reading import Reading, readings_of
-from zset_join.query.several import PlannedQuery
+from zset_join.query.rows import PlannedQuery, bindings_of, plan_of
 from zset_join.query.view import View
-from zset_join.runners.local.dead_letters import dead_letters
-from zset_join.runners.local.directory_plans import DirectoryChange
-from zset_join.runners.local.engine import AnsweredEpoch, Engine
-from zset_join.runners.local.evolving import Evolution, EvolutionStart
-from zset_join.runners.local.history import under_columns
-from zset_join.runners.local.outputs import Outputs, OutputsByView, PipelineOutputs
-from zset_join.runners.local.progress import epoch_counts
-from zset_join.runners.local.rereading import read_again
-from zset_join.runners.local.snapshots import Snapshots
-from zset_join.runners.local.stage_states import MemoryStates
-from zset_join.runners.local.taking import RowTaking
-from zset_join.runners.local.undoing import (
+from zset_join.runners.local.directory_plans import (
+    DirectoryChange,
     QueryBefore,
     check_same_columns,
     check_undo,
@@ -40,13 +29,22 @@ from zset_join.runners.local.undoing import (
     query_before,
     terms_back,
 )
+from zset_join.runners.local.engine import AnsweredEpoch, Engine
+from zset_join.runners.local.evolving import Evolution, EvolutionStart
+from zset_join.runners.local.history import under_columns
+from zset_join.runners.local.outputs import Outputs, OutputsByView, PipelineOutputs
+from zset_join.runners.local.progress import epoch_counts
+from zset_join.runners.local.snapshots import Snapshots
+from zset_join.runners.local.stage_states import MemoryStates
+from zset_join.runners.local.stored_rows import read_again
+from zset_join.runners.local.taking import RowTaking, dead_letters
 from zset_join.sinks.sink import Sink
 from zset_join.zset import ZSet
 
 if TYPE_CHECKING:
     from zset_join.plan.query_plan import QueryPlan
     from zset_join.runners.local.durable import PipelineDirectory
-    from zset_join.runners.local.durable_epoch import DurableEpoch
+    from zset_join.runners.local.prepared import DurableEpoch
     from zset_join.zset.protocol import DurableOperator
 
 __all__ = ["Query", "QueryChanges", "plan_of_change", "plan_of_program", "readings_of_query"]
@@ -133,7 +131,7 @@ class QueryChanges(Snapshots):
             renamed: by source, the old and the new names of renamed columns.
             defaults: by source, the values of added columns in stored rows; else NULL.
             reread: by source, all its rows again, for columns that are not stored: rows, a function that
-                returns them, or the name of a file or table, see `zset_join.sources.again`.
+                returns them, or the name of a file or table, see `zset_join.sources.source`.
 
         Returns:
             The difference; its `taken` is the epoch.
@@ -444,14 +442,14 @@ class QueryChanges(Snapshots):
 def readings_of_query(view: Query) -> Mapping[str, Reading]:
     if isinstance(view, PlannedQuery):
         return view.readings
-    return readings_of(several.bindings_of(view) if isinstance(view, Mapping) else view.bindings)
+    return readings_of(bindings_of(view) if isinstance(view, Mapping) else view.bindings)
 
 
 def plan_of_change(view: Query, before: QueryPlan) -> QueryPlan:
     """Return the plan of a query, which keeps of sources what the one before does."""
     # The only view of one is the only view of the other, whatever it is called.
     if isinstance(view, Mapping):
-        return several.plan_of(view, keep_state=before.keep_state)
+        return plan_of(view, keep_state=before.keep_state)
     plan = view.plan if isinstance(view, PlannedQuery) else view.plan(keep_state=before.keep_state)
     is_one = len(before.views) == len(plan.views) == 1
     return replace(plan, views=(replace(plan.view(), name=before.name),)) if is_one else plan

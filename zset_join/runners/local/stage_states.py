@@ -21,7 +21,7 @@ from zset_join.runners.common.workers import Workers
 from zset_join.stages.effect import EffectPlace, Effects, has_effect
 from zset_join.stages.stage import StageOptions
 from zset_join.stages.written import text_of
-from zset_join.state.rows.hash_seed import choose_seed
+from zset_join.state.rows.directories import choose_seed
 from zset_join.state.rows.side import SideState, hold_once, shared_sides
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import NOTHING_DUE, DurableOperator, NextDue, due_of, is_timed

@@ -33,20 +33,24 @@ from zset_join.core.errors import OptionError
 from zset_join.evolution.changed_columns import NO_TERMS, ChangeTerms
 from zset_join.evolution.differences import PlanDiff
 from zset_join.plan.query_plan import QueryPlan
-from zset_join.query.several import PlannedQuery
+from zset_join.query.rows import PlannedQuery
 from zset_join.runners.local.checkpoint_diff import evolution_to
-from zset_join.runners.local.directory_plans import DirectoryChange, Place, check_kept_here, described_beside, place_of
-from zset_join.runners.local.durable import PipelineDirectory
-from zset_join.runners.local.durable_epoch import DurableEpoch
-from zset_join.runners.local.evolving import Evolution
-from zset_join.runners.local.pipeline import Pipeline
-from zset_join.runners.local.query_changes import Query
-from zset_join.runners.local.undoing import (
+from zset_join.runners.local.directory_plans import (
     UNDO_EPOCHS,
+    DirectoryChange,
+    Place,
+    check_kept_here,
     checked_undo_epochs,
+    described_beside,
+    place_of,
     refuse_second_change,
     terms_of_undo,
 )
+from zset_join.runners.local.durable import PipelineDirectory
+from zset_join.runners.local.evolving import Evolution
+from zset_join.runners.local.pipeline import Pipeline
+from zset_join.runners.local.prepared import DurableEpoch
+from zset_join.runners.local.query_changes import Query
 from zset_join.stages.stage import StageOptions
 from zset_join.storage.folder import is_local
 from zset_join.zset.protocol import DurableOperator

@@ -6,13 +6,32 @@ remembered as deleted.
 
 Cost: making the list is a look at every stage, without its state; of an entry whose rows, or their number, are wanted the state
 is read, and reading it is a copy of its rows.
+
+`ListedGroups`, `ListedPairs`: read a stage's answer, or a view, from the state of its operators instead of the sum of its
+deltas.
+
+The law: what is listed is the sum of all answers up to the last absorbed epoch. It holds for a view whose feeds all come from
+stages whose operators list their answer whenever they are read: joins and groups in memory that forget no row and wait for no
+time. Row steps behind them compute what they computed of the deltas.
+
+Cost: a pass over the state per listing, and of the rows that the view's steps make; nothing per epoch.
+
+`check_reread`, `read_again`: rows of a source that is read again for a changed query: they must be those that the query has
+taken.
+
+The law: where rows of the source are kept in any form, what was read again makes of itself these very rows; else it is refused
+with the counts. Where none are kept, as before a group over an append-only source, the rows are taken as they are. Where
+columns of the source change, those are compared that have the same values before and after.
+
+Cost: a hash of every row that is kept of the source.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -20,19 +39,147 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from zset_join.aggregates.value_codecs import codec_of
+from zset_join.changelog import AppendFormat, WeightFormat
 from zset_join.core.relation import Relation
+from zset_join.core.row_conversion import take_rows
+from zset_join.evolution.changed_columns import ColumnChange
+from zset_join.evolution.refusals import bad_reread
+from zset_join.expressions.rows import columns_read, named, plain_column
+from zset_join.plan.distinct_rows import emits_distinct_rows
 from zset_join.plan.fingerprints import FeedPrint, Fingerprints
-from zset_join.plan.query_plan import Feed, PlanSource, StateNode
+from zset_join.plan.query_plan import Feed, PlanSource, PlanView, QueryPlan, StateNode
+from zset_join.plan.row_steps import RowStep, SelectStep
+from zset_join.query.reading import Reading
 from zset_join.runners.local.contents import Contents
+from zset_join.runners.local.feeding import Feeding, columns_before, transforms_of
 from zset_join.runners.local.history import PastEpoch
-from zset_join.runners.local.listed_answers import Chunks, ListedGroups, ListedPairs
 from zset_join.shapes.kept_types import NullKeys
+from zset_join.sources.source import rows_again
 from zset_join.stages.stage import StageInput, StageOptions
 from zset_join.stages.written import text_of
 from zset_join.zset import ZSet, single_batch
-from zset_join.zset.protocol import AnswerListingOperator, DurableOperator, ListingOperator, UnorderedOperator
+from zset_join.zset.protocol import AnswerListingOperator, DurableOperator, ListingOperator, UnorderedOperator, is_timed
 
-__all__ = ["Chunks", "StoredRows", "gaps_of", "stored_inputs", "stored_rows"]
+__all__ = [
+    "Chunks",
+    "ListedGroups",
+    "StoredRows",
+    "check_reread",
+    "gaps_of",
+    "list_view",
+    "read_again",
+    "stored_inputs",
+    "stored_rows",
+]
+
+Chunks = Callable[[Collection[str] | None], Iterator[ZSet]]
+"""Yields rows that are computed while they are read, with some of their columns, or all."""
+
+
+@dataclass(frozen=True)
+class ListedGroups:
+    """Read the rows that an operator keeps of its answer."""
+
+    operator: Callable[[], DurableOperator]
+    relation: Relation
+    keeps_copies: bool  # the weight of a row is the number of input rows behind it; else 1
+
+    def __call__(self) -> ZSet:
+        return ZSet.concat(list(self.chunks()), schema=self.relation.schema)
+
+    def chunks(self) -> Iterator[ZSet]:
+        for chunk in cast("ListingOperator", self.operator()).held():
+            rows = pa.RecordBatch.from_arrays(chunk.rows.columns, schema=self.relation.schema)
+            yield ZSet(rows, chunk.weights if self.keeps_copies else np.ones(len(chunk), np.int64))
+
+
+@dataclass(frozen=True)
+class ListedPairs:
+    """Read the answer of an operator that computes it from its state."""
+
+    operator: Callable[[], DurableOperator]
+    relation: Relation
+
+    def __call__(self) -> ZSet:
+        return ZSet.concat(list(self.chunks(None)), schema=self.relation.schema)
+
+    def chunks(self, columns: Collection[str] | None) -> Iterator[ZSet]:
+        """Yield the rows in bounded chunks, with some columns or all; at least one column."""
+        shown = self.relation.schema.names
+        wanted = [name for name in shown if columns is None or name in columns] or shown[:1]
+        schema = pa.schema([self.relation.schema.field(name) for name in wanted])
+        for chunk in cast("AnswerListingOperator", self.operator()).listed(wanted):
+            rows = [chunk.rows.column(name) for name in wanted]
+            yield ZSet(pa.RecordBatch.from_arrays(rows, schema=schema), chunk.weights)
+
+
+@dataclass(frozen=True)
+class _ListedView:
+    """Read the rows of a view from the stages it is made of."""
+
+    feeding: Feeding
+    answers: Mapping[int, Callable[[], Iterator[ZSet]]]
+    is_distinct: bool
+
+    def __call__(self) -> ZSet:
+        """Return each distinct row with its weight."""
+        parts = [self.feeding.collect({origin: chunk}) for origin, chunks in self.answers.items() for chunk in chunks()]
+        rows = ZSet.concat([part for part in parts if len(part)], schema=self.feeding.schema)
+        return rows if self.is_distinct else rows.consolidated()
+
+
+def list_view(
+    plan: QueryPlan,
+    view: PlanView,
+    operators: Mapping[int, DurableOperator],
+    options: StageOptions,
+    opened: Callable[[int], DurableOperator] | None = None,
+) -> Callable[[], ZSet] | None:
+    """Return a function that lists the rows of a view; None where the state of its stages does not hold them at all times.
+
+    With a directory `operators` have no rows, and `opened` returns the operator of a stage while rows are read.
+    """
+    schema, answers = plan.output_of(view.name).schema, dict[int, Callable[[], Iterator[ZSet]]]()
+    for feed in view.feeds:
+        if isinstance(feed.origin, str):
+            return None
+        operator = operators[plan.state_of[feed.origin].number]
+        known = partial(_itself, operator) if opened is None else partial(opened, feed.origin)
+        same = [one.steps for one in view.feeds if one.origin == feed.origin]
+        wanted = set[str]().union(*(columns_before(steps, schema.names) for steps in same))
+        chunks = _chunks_of(plan, feed.origin, operator, known, options, wanted)
+        if chunks is None:
+            return None
+        answers[feed.origin] = chunks
+    first = view.feeds[0]
+    stage = plan.nodes[first.origin].stage if isinstance(first.origin, int) and len(view.feeds) == 1 else None
+    is_distinct = stage is not None and emits_distinct_rows(stage, first.steps)
+    return _ListedView(Feeding(plan, view.feeds, schema), answers, is_distinct)
+
+
+def _chunks_of(
+    plan: QueryPlan,
+    number: int,
+    operator: DurableOperator,
+    known: Callable[[], DurableOperator],
+    options: StageOptions,
+    wanted: Collection[str],
+) -> Callable[[], Iterator[ZSet]] | None:
+    """Return what lists the answer of a stage; None where its state does not hold it at all times."""
+    stage, state = plan.nodes[number].stage, plan.state_of[number]
+    used = state.options(options)
+    if state.is_shared or not stage.follows_from_rows or is_timed(operator):
+        return None
+    if isinstance(operator, AnswerListingOperator):
+        return None if not operator.lists_answer else partial(ListedPairs(known, stage.output).chunks, wanted)
+    if isinstance(operator, ListingOperator) and (used.table_budget is None or stage.cold_state is None):
+        return ListedGroups(known, stage.output, keeps_copies=stage.lists_input and not stage.answers_distinct_rows).chunks
+    return None
+
+
+def _itself(operator: DurableOperator) -> DurableOperator:
+    return operator
+
 
 _WEIGHT, _SEQUENCE = "_zset_weight", "_zset_sequence_"
 
@@ -250,3 +397,84 @@ class _Summed:
     def __call__(self) -> ZSet:
         rows = ZSet.concat(self.deltas, schema=self.relation.schema)
         return rows if self.relation.mode == "upsert" else rows.consolidated()
+
+
+def read_again(given: Mapping[str, Any], readings: Mapping[str, Reading]) -> dict[str, ZSet]:
+    """Return the present rows of sources, as changes."""
+    found = {}
+    for name, one in given.items():
+        if name not in readings:
+            raise bad_reread(name, "are of no source that the new query reads")
+        reading, rows = _of_live_rows(readings[name]), rows_again(one)
+        if isinstance(rows, pa.Table | pa.RecordBatch):  # a table may have columns that the source does not
+            rows = rows.select([column for column in rows.schema.names if column in reading.given.names])
+        elif isinstance(rows, Mapping):
+            rows = {column: values for column, values in rows.items() if column in reading.given.names}
+        found[name] = reading.delta(rows)
+    return found
+
+
+def _of_live_rows(reading: Reading) -> Reading:
+    """Return a reading of rows that all live, where the rows of epochs come with their weights, as from Spark."""
+    form = reading.changelog_format
+    is_weighted = isinstance(form, WeightFormat) and form.column not in reading.given.names
+    return replace(reading, changelog_format=AppendFormat()) if is_weighted else reading
+
+
+def check_reread(
+    name: str, again: ZSet, plan: QueryPlan, kept: Iterable[StoredRows], origin: str, change: ColumnChange | None
+) -> None:
+    """Refuse rows that are not those that were taken."""
+    relation = plan.source(name).relation
+    for one in kept:
+        if len(one.feeds) != 1 or one.feeds[0].origin != origin:
+            continue
+        steps, names = one.feeds[0].steps, one.relation.schema.names
+        if change is not None:
+            found = _comparable(steps, change)
+            if found is None or not set(one.gaps) <= found[1]:
+                continue
+            steps, names = found[0], [column for column in names if column in found[1]]
+            if not names:
+                continue
+            relation = Relation(name=name, schema=change.after)
+        rows = again
+        for transform in transforms_of(steps, relation):
+            rows = transform(rows)
+        now, before = (_live(side, names, one.gaps) for side in (rows, one.read()))
+        differ = ZSet.concat([now, -before], schema=now.schema).consolidated()
+        if len(differ):
+            more, fewer = int((differ.weights > 0).sum()), int((differ.weights < 0).sum())
+            what = f"{more:,} rows are new or changed, {fewer:,} are gone or were others"
+            raise bad_reread(name, f"are not those of {one.what} ({one.count:,} rows): {what}", more=more, fewer=fewer)
+
+
+def _comparable(steps: Sequence[RowStep], change: ColumnChange) -> tuple[tuple[RowStep, ...], set[str]] | None:
+    """Return steps from rows under the columns of now to rows that were stored, and the columns that have the same values."""
+    # None where a condition reads another column, or nothing is the same.
+    plain = {plain_column(expression): name for name, expression in change.step.columns}
+    first = tuple((before, named(now)) for before, now in plain.items() if before is not None)
+    found: list[RowStep] = [SelectStep(first)]
+    there = {name for name, _ in first}
+    for step in steps:
+        if step.condition is not None and columns_read(step.condition) <= there:
+            found.append(step)
+        elif isinstance(step, SelectStep):
+            columns = tuple((name, expression) for name, expression in step.columns if columns_read(expression) <= there)
+            found.append(SelectStep(columns))
+            there = {name for name, _ in columns}
+        else:
+            return None
+        if not there:
+            return None
+    return (tuple(found), there) if there else None
+
+
+def _live(rows: ZSet, names: list[str], gaps: tuple[str, ...]) -> ZSet:
+    """Return the rows that are present, with these columns, but for those with NULL in one of `gaps`."""
+    lives = rows.weights > 0
+    for name in gaps:
+        lives &= rows.rows.column(name).is_valid().to_numpy(zero_copy_only=False)
+    chosen = take_rows(rows.rows, np.flatnonzero(lives))
+    schema = pa.schema([chosen.schema.field(name).with_nullable(True) for name in names])
+    return ZSet(pa.RecordBatch.from_arrays([chosen.column(name) for name in names], schema=schema), rows.weights[lives])

@@ -127,8 +127,8 @@ class WatchedPipeline:
         return self._pipeline.plan
 
     def overview(self) -> dict[str, Any]:
-        from zset_join.console.plan_graph import plan_graph
-        from zset_join.console.shown import shown
+        from zset_join.console.epochs import plan_graph
+        from zset_join.console.watched import shown
 
         plan = self._plan
         return {
@@ -168,7 +168,7 @@ class WatchedPipeline:
 
     def changes(self, *, after: int = -1) -> dict[str, Any]:
         from zset_join.console.answers import changed_rows
-        from zset_join.console.shown import MOST_ROWS
+        from zset_join.console.watched import MOST_ROWS
 
         with self._published.lock:
             newest = [one for one in self._published.deltas if one.epoch > after][-_KEPT_DELTAS:]
@@ -191,7 +191,7 @@ class WatchedPipeline:
 
     def explain_row(self, view: str | None, where: Mapping[str, str]) -> dict[str, Any]:
         from zset_join.console.answers import events_of
-        from zset_join.console.shown import typed_values
+        from zset_join.console.watched import typed_values
 
         name = view or self._plan.views[0].name
         with self._published.lock:
@@ -333,7 +333,7 @@ def _diff_of(pipeline: WatchablePipeline, published: PublishedEpochs, changed: A
 
 def _counted_keys(deltas: Sequence[ZSet], key: Sequence[str]) -> list[list[Any]]:
     """Return the keys with the most changes, each with how many."""
-    from zset_join.console.shown import shown
+    from zset_join.console.watched import shown
 
     counts: Counter[tuple[Any, ...]] = Counter()
     left = _MOST_COUNTED_ROWS

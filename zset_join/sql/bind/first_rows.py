@@ -16,9 +16,8 @@ from zset_join.expressions import Column, Expression, lit
 from zset_join.query import View
 from zset_join.sql.bind.binding import QueryContext
 from zset_join.sql.bind.scopes import Item
-from zset_join.sql.tables.bound import FirstRows
-from zset_join.sql_expressions.consumed import copied
-from zset_join.sql_expressions.positions import Position, pick
+from zset_join.sql.tables.catalog import FirstRows
+from zset_join.sql_expressions.consumed import Position, copied, pick
 from zset_join.sql_expressions.scalars import ScalarBinder
 
 __all__ = ["is_shown", "keep_first", "limit_of", "limits_of", "read_row_number", "take_first"]

@@ -24,19 +24,15 @@ from zset_join.expressions import Call, Column, Expression, references
 from zset_join.expressions.rows import named
 from zset_join.plan.conditions import together
 from zset_join.query import View
-from zset_join.sql.bind.binding import QueryContext, conjuncts_of, subquery_of, where_all
+from zset_join.sql.bind.binding import QueryContext, StateTtls, conjuncts_of, subquery_of, where_all
 from zset_join.sql.bind.first_rows import is_shown, limits_of, take_first
-from zset_join.sql.bind.outer_columns import Brought, brought_columns, outer_columns
-from zset_join.sql.bind.scopes import Item, Merged, Scope, on_side
+from zset_join.sql.bind.scopes import Brought, Item, Merged, Scope, brought_columns, on_side, outer_columns
 from zset_join.sql.bind.semi_joins import matched
-from zset_join.sql.bind.state_ttl import StateTtls
-from zset_join.sql.bind.table_functions import table_function
 from zset_join.sql.bind.timed_joins import Version, as_of_join, temporal_join, versions_of
-from zset_join.sql.bind.windows import names_one_table
+from zset_join.sql.bind.windows import names_one_table, table_function
 from zset_join.sql.parse.hints import Hints, read_hints
-from zset_join.sql.tables.bound import BoundQuery
-from zset_join.sql_expressions.consumed import argument
-from zset_join.sql_expressions.positions import check_distinct, near, pick
+from zset_join.sql.tables.catalog import BoundQuery
+from zset_join.sql_expressions.consumed import argument, check_distinct, near, pick
 from zset_join.sql_expressions.scalars import ScalarBinder
 
 __all__ = ["JoinPlanner"]

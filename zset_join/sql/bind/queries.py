@@ -19,21 +19,17 @@ from zset_join.core.errors import PlanError, SqlError
 from zset_join.expressions import Column, Expression
 from zset_join.expressions.rows import named
 from zset_join.query import StateTtl, View, appends
-from zset_join.sql.bind.aggregation import Aggregation, aggregates_in, has_aggregates, has_grouping_sets
-from zset_join.sql.bind.binding import where_all
+from zset_join.sql.bind.aggregation import Aggregation, aggregates_in, expanded, has_aggregates, has_grouping_sets
+from zset_join.sql.bind.binding import StateTtls, where_all
 from zset_join.sql.bind.first_rows import keep_first, limit_of, numbered_by, read_row_number
-from zset_join.sql.bind.grouping_sets import expanded
 from zset_join.sql.bind.joins import JoinPlanner
 from zset_join.sql.bind.scalar_subqueries import ScalarSubqueries
 from zset_join.sql.bind.scopes import Item, Scope, ordered_name, times_kept, times_of_both, times_of_stars
 from zset_join.sql.bind.semi_joins import compared_whole, of_one_type
-from zset_join.sql.bind.state_ttl import StateTtls
 from zset_join.sql.bind.timed_joins import is_now
-from zset_join.sql.tables.bound import BoundQuery, FirstRows
-from zset_join.sql.tables.catalog import Catalog, NamedView, Table
-from zset_join.sql_expressions.consumed import argument, disregard
+from zset_join.sql.tables.catalog import BoundQuery, Catalog, FirstRows, NamedView, Table
+from zset_join.sql_expressions.consumed import Position, argument, check_distinct, disregard, near, pick, position_of
 from zset_join.sql_expressions.dialects import Statement
-from zset_join.sql_expressions.positions import Position, check_distinct, near, pick, position_of
 from zset_join.sql_expressions.scalars import ScalarBinder
 
 __all__ = ["QueryBinder"]

@@ -29,11 +29,9 @@ from zset_join.query import View
 from zset_join.sql.bind.aggregation import aggregates_in, joined_texts
 from zset_join.sql.bind.binding import QueryContext, conjuncts_of
 from zset_join.sql.bind.joins import JoinPlanner
-from zset_join.sql.bind.outer_columns import seeing_no_outer
-from zset_join.sql.bind.scopes import Scope, on_side
-from zset_join.sql.tables.bound import BoundQuery
-from zset_join.sql_expressions.consumed import argument, copied, disregard
-from zset_join.sql_expressions.positions import is_quantified
+from zset_join.sql.bind.scopes import Scope, on_side, seeing_no_outer
+from zset_join.sql.tables.catalog import BoundQuery
+from zset_join.sql_expressions.consumed import argument, copied, disregard, is_quantified
 from zset_join.sql_expressions.scalars import ScalarBinder
 
 __all__ = ["ScalarSubqueries"]

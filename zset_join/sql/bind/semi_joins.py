@@ -23,9 +23,8 @@ from zset_join.expressions.type_rules import plain_type
 from zset_join.plan.conditions import together
 from zset_join.query import StateTtl, View
 from zset_join.sql.bind.binding import JoinContext, subquery_of, where_all
-from zset_join.sql.bind.outer_columns import seeing_no_outer
-from zset_join.sql.bind.scopes import Scope, on_side
-from zset_join.sql.tables.bound import BoundQuery
+from zset_join.sql.bind.scopes import Scope, on_side, seeing_no_outer
+from zset_join.sql.tables.catalog import BoundQuery
 from zset_join.sql_expressions.consumed import argument, copied, disregard
 from zset_join.sql_expressions.scalars import ScalarBinder
 

@@ -30,10 +30,10 @@ from zset_join.plan.tree import Apply
 from zset_join.query import PROCESSING_TIME, View
 from zset_join.sql.bind.binding import JoinContext, QueryContext
 from zset_join.sql.bind.scopes import Item
-from zset_join.sql.parse.lookup_options import lookup_of
+from zset_join.sql.parse.hints import lookup_of
 from zset_join.sql.tables.catalog import Catalog
 from zset_join.sql.tables.settings import kept_for, lookup_defaults
-from zset_join.sql_expressions.positions import near, pick
+from zset_join.sql_expressions.consumed import near, pick
 
 __all__ = ["TimedStep", "Version", "as_of_join", "is_now", "temporal_join", "versions_of"]
 

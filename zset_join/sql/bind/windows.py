@@ -13,26 +13,36 @@ The law: a row is in the windows that hold its time, begin included and end not,
 Windows of CUMULATE begin together and end a step later each, up to the size: a row is in those that end after its time.
 
 Known limits: at most 100 windows hold a row. SESSION is not supported: its windows depend on the rows between.
+
+`column_of`, `register_table_function`: functions in FROM that make rows of the rows of a table: windows of time, and what
+others register.
+
+    FROM TUMBLE(events, at, INTERVAL '10 minutes')          FROM name(events, column, ...)          FROM TABLE(name(...))
+
+The first operand names a table, a view or a query of WITH; a function is given it as an item of FROM and returns the item with
+other rows. One that needs a stage of its own puts it over the view with `View.operate`.
 """
 
 from __future__ import annotations
 
 import datetime
+from collections.abc import Callable
 
 import pyarrow as pa
 from sqlglot import exp
 
-from zset_join.core.errors import PlanError, SqlError
+from zset_join.core.errors import OptionError, PlanError, SqlError
+from zset_join.core.extras import load_extensions
 from zset_join.expressions import Call, Column, Expression, lit
 from zset_join.expressions.rows import named
 from zset_join.expressions.type_rules import kind_of, plain_type
 from zset_join.query import View
 from zset_join.sql.bind.binding import QueryContext
 from zset_join.sql.bind.scopes import Item
-from zset_join.sql_expressions.intervals import span_of
-from zset_join.sql_expressions.positions import Position, near, pick
+from zset_join.sql_expressions.consumed import Position, near, pick
+from zset_join.sql_expressions.types import span_of
 
-__all__ = ["WINDOWS", "names_one_table", "windowed"]
+__all__ = ["Item", "QueryContext", "column_of", "names_one_table", "register_table_function", "table_function"]
 
 WINDOWS = ("TUMBLE", "HOP", "CUMULATE")
 _MOST_WINDOWS = 100
@@ -138,3 +148,36 @@ def _span(node: exp.Expr, at: Position) -> int:
             "the size of a window is an interval of days or less, as INTERVAL '10' MINUTES.", code="NOT_OFFERED", at=at
         )
     return micros
+
+
+TableFunction = Callable[[Item, exp.Anonymous, QueryContext], Item]
+"""Given the table as an item of FROM, the call with all its operands, and the query: the item with other rows."""
+
+_functions: dict[str, TableFunction] = dict.fromkeys(WINDOWS, windowed)
+
+
+def register_table_function(name: str, function: TableFunction) -> None:
+    """Let FROM call a function of a name, in whatever case it is written."""
+    if _functions.setdefault(name.upper(), function) is not function:
+        raise OptionError(f'there is a table function "{name}" already; choose another name.', code="TABLE_FUNCTION", name=name)
+
+
+def table_function(call: exp.Anonymous) -> TableFunction | None:
+    """Return the function that a call in FROM names, where its first operand names a table; None where there is none."""
+    if not call.expressions or not isinstance(call.expressions[0], exp.Column):
+        return None
+    name = call.name.upper()
+    if name not in _functions:
+        load_extensions()
+    return _functions.get(name)
+
+
+def column_of(item: Item, operand: exp.Expr, at: Position) -> str:
+    """Return the column of the view that an operand names, plainly or as DESCRIPTOR(column)."""
+    if isinstance(operand, exp.Anonymous) and operand.name.upper() == "DESCRIPTOR" and len(operand.expressions) == 1:
+        operand = operand.expressions[0]
+    name = pick(item.columns, operand.name) if isinstance(operand, exp.Column) else None
+    if name is None:
+        text = operand.sql(dialect="spark")
+        raise SqlError(f"{text} names no column of the table.{near(operand.name, item.columns)}", code="UNKNOWN_COLUMN", at=at)
+    return name

@@ -19,14 +19,12 @@ from functools import partial
 
 from zset_join.core.errors import SqlError
 from zset_join.sql.ddl.definitions import read_columns
-from zset_join.sql.parse.readers import Reader
-from zset_join.sql.parse.secrets import with_environment
-from zset_join.sql.tables.added_columns import columns_behind, over_more_columns, with_columns_added
+from zset_join.sql.parse.readers import Reader, with_environment
 from zset_join.sql.tables.catalog import ColumnDefinition, Table
-from zset_join.sql.tables.contexts import StatementContext
-from zset_join.sql.tables.results import Message
+from zset_join.sql.tables.results import Message, StatementContext
+from zset_join.sql.tables.table_rows import columns_behind, over_more_columns, with_columns_added
+from zset_join.sql_expressions.consumed import Position, check_distinct
 from zset_join.sql_expressions.dialects import Statement
-from zset_join.sql_expressions.positions import Position, check_distinct
 
 __all__ = ["alter_table", "declared_again"]
 

@@ -39,15 +39,11 @@ from zset_join.sql.ddl.table_clauses import (
     layout,
     on_conflict,
 )
-from zset_join.sql.parse.column_types import read_type
-from zset_join.sql.parse.constants import default_of
-from zset_join.sql.parse.readers import Reader
+from zset_join.sql.parse.readers import Reader, default_of, read_type
 from zset_join.sql.tables.catalog import PROCESSING_TIME_TYPE, ColumnDefinition, Mode, Table
-from zset_join.sql.tables.connectors import check_options, form_of, holds_records, metadata_of, sink_options
-from zset_join.sql.tables.external_tables import external_source
-from zset_join.sql_expressions.consumed import check_consumed
+from zset_join.sql.tables.connectors import check_options, external_source, form_of, holds_records, metadata_of, sink_options
+from zset_join.sql_expressions.consumed import Position, SqlWarning, check_consumed, check_distinct, near
 from zset_join.sql_expressions.dialects import parse_expression
-from zset_join.sql_expressions.positions import Position, SqlWarning, check_distinct, near
 from zset_join.sql_expressions.unknown import DECLARATIONS
 
 __all__ = ["Model", "find_like", "model_of", "read_columns", "read_table"]

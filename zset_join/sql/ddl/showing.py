@@ -1,12 +1,36 @@
-"""SHOW and DESCRIBE: the objects of a session, as text and as rows.
+"""SHOW, DESCRIBE, EXPLAIN and the statements about indexes.
+
+`create_index`, `drop_index`: CREATE INDEX, DROP INDEX, SHOW INDEXES: names for the copy of a table that joins look up in.
+
+    CREATE INDEX by_currency ON rates (currency);
+    SHOW INDEXES FROM rates;
+
+Joins by event time and by processing time share one copy of a table whether an index is declared or not; a declared one names
+it in EXPLAIN, and lets joins by processing time on more columns go by its columns. It changes no answer. It is of a table or a
+view as a whole: where a condition is pushed below a join, the copy holds other rows and has no index.
+
+A table under two aliases of a statement has one copy; several statements are queries of their own, each with its copy.
+
+Known limits. A query keeps the index it was planned with: DROP INDEX takes the name from later ones.
+
+`check_kind`, `declaration`: SHOW and DESCRIBE: the objects of a session, as text and as rows.
 
 SHOW TABLES, STREAMS, VIEWS, FUNCTIONS, QUERIES, SETTINGS, INDEXES [FROM t], COLUMNS FROM t, CREATE TABLE t; a session has one
 catalog and one database, `default`.
+
+`explain`: EXPLAIN: the plan of a query, in whichever statement; the statement is checked whole, and nothing is made or written.
+
+    EXPLAIN ALTER [MATERIALIZED] VIEW v AS SELECT ...       what would differ, as rows added and removed
+    EXPLAIN [PLAN FOR | EXTENDED | FORMATTED | COST | CODEGEN | LOGICAL | detail, ...] SELECT, INSERT or CREATE ...
+
+The law: EXPLAIN refuses what the statement itself is refused for, before rows are read or something outside is opened.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -15,17 +39,85 @@ from zset_join.core.errors import SqlError
 from zset_join.core.hidden_settings import HiddenText
 from zset_join.expressions.sql_text import quote_name, quote_text, type_name
 from zset_join.sql.bind.aggregation import AGGREGATES
-from zset_join.sql.ddl.indexes import index_lines, show_indexes
+from zset_join.sql.ddl.views import alter
 from zset_join.sql.parse.readers import Reader
-from zset_join.sql.tables.catalog import Catalog, ColumnDefinition, Table
-from zset_join.sql.tables.contexts import StatementContext
-from zset_join.sql.tables.results import Message
+from zset_join.sql.tables.catalog import Catalog, ColumnDefinition, Table, TableIndex
+from zset_join.sql.tables.results import Message, Query, QueryChange, Running, StatementContext
 from zset_join.sql.tables.settings import SETTINGS
+from zset_join.sql_expressions.consumed import Position, SqlWarning, near, pick
 from zset_join.sql_expressions.dialects import Statement
-from zset_join.sql_expressions.positions import Position, near, pick
 from zset_join.sql_expressions.scalars import SCALAR_FUNCTIONS
+from zset_join.zset import ZSet
 
-__all__ = ["check_kind", "declaration", "describe", "kind_named", "show", "use"]
+__all__ = ["check_kind", "create_index", "describe", "drop_index", "explain", "kind_named", "show", "use"]
+
+
+def create_index(session: StatementContext, reader: Reader) -> Message:
+    catalog = session.catalog
+    may_exist = reader.has("IF", "NOT", "EXISTS")
+    at = reader.statement.place(reader.index)
+    name = reader.name("the name of the index")
+    reader.expect("ON")
+    entry = catalog.find(reader.name("the name of a table or view"), at=reader.statement.place(reader.index))
+    columns_at = reader.statement.place(reader.index)
+    columns = reader.names()
+    if not reader.is_done:
+        reader.fail("expected the end after the columns of the index")
+    if name in catalog.indexes:
+        if may_exist:
+            return Message(f"{name} is there already")
+        raise SqlError(f'there is an index "{name}" already. DROP INDEX it first.', code="NAME_TAKEN", at=at)
+    known = entry.shown if isinstance(entry, Table) else entry.query.columns
+    picked = [pick(dict(zip(known, known, strict=True)), column) for column in columns]
+    missing = [column for column, there in zip(columns, picked, strict=True) if there is None]
+    if missing:
+        raise SqlError(
+            f'"{entry.name}" has no column {missing[0]}.{near(missing[0], known)}',
+            code="UNKNOWN_COLUMN",
+            at=columns_at,
+            name=missing[0],
+        )
+    if len(set(picked)) < len(picked):
+        raise SqlError(f"the index {name} names a column twice.", code="INDEX_COLUMNS", at=columns_at)
+    index = TableIndex(name, entry.name, tuple(str(column) for column in picked))
+    catalog.indexes[name] = index
+    return Message(f"index {index}")
+
+
+def drop_index(session: StatementContext, reader: Reader) -> Message:
+    may_lack = reader.has("IF", "EXISTS")
+    at = reader.statement.place(reader.index)
+    name = reader.name("the name of the index")
+    reader.end()
+    index = pick(session.catalog.indexes, name)
+    if index is None and may_lack:
+        return Message(f"there is no index {name}")
+    if index is None:
+        raise SqlError(
+            f'there is no index "{name}".{near(name, session.catalog.indexes)}', code="NO_SUCH_INDEX", at=at, name=name
+        )
+    del session.catalog.indexes[index.name]
+    return Message(f"index {index.name} is dropped")
+
+
+def show_indexes(session: StatementContext, reader: Reader) -> Message:
+    listed = list(session.catalog.indexes.values())
+    if any(reader.has(word) for word in ("FROM", "IN", "ON")):
+        at = reader.statement.place(reader.index)
+        relation = session.catalog.find(reader.name("the name of a table or view"), at=at).name
+        listed = [one for one in listed if one.relation == relation]
+    reader.end()
+    rows = {
+        "name": [one.name for one in listed],
+        "table": [one.relation for one in listed],
+        "columns": [", ".join(one.columns) for one in listed],
+    }
+    return Message("\n".join(map(str, listed)), pa.table(rows, schema=pa.schema(dict.fromkeys(rows, pa.string()))))
+
+
+def index_lines(catalog: Catalog, relation: str) -> list[str]:
+    """Return the indexes of a table or view, as DESCRIBE lists them."""
+    return [f"index {one.name} ({', '.join(one.columns)})" for one in catalog.indexes.values() if one.relation == relation]
 
 
 def show(session: StatementContext, statement: Statement) -> Message:
@@ -187,3 +279,115 @@ def _more(column: ColumnDefinition) -> str:
     if column.metadata is not None:
         return f" (metadata {column.metadata})"
     return " (computed)" if column.computed is not None else ""
+
+
+_STYLES = ("CODEGEN", "COST", "EXTENDED", "FORMATTED", "LOGICAL")
+_DETAILS = ("CHANGELOG_MODE", "ESTIMATED_COST", "JSON_EXECUTION_PLAN", "PLAN_ADVICE")
+_WITH_QUERY = frozenset({"(", "CREATE", "INSERT", "SELECT", "WITH"})
+
+
+def explain(
+    session: StatementContext, statement: Statement, run: Callable[[StatementContext, Statement], Message | Query]
+) -> Message:
+    reader = Reader(statement, 1)
+    styles = [] if reader.has("PLAN", "FOR") else _styles(reader)
+    begin = reader.index
+    if reader.word.split()[:1] == ["ALTER"]:
+        return alter(session, statement, begin, is_preview=True)
+    if (reader.word.split() or [""])[0] not in _WITH_QUERY:
+        reader.fail("expected SELECT, INSERT, CREATE or ALTER")
+    planning = _Planning(session)
+    try:
+        result = run(planning, replace(statement, tokens=statement.tokens[begin:]))
+        query = result if isinstance(result, Query) else _view_made(planning)
+    except _Planned as planned:
+        query = planned.query
+    if query is None:
+        raise SqlError(
+            "the statement holds no query, so there is no plan to show.", code="NOT_OFFERED", at=statement.place(begin)
+        )
+    if styles:
+        warnings.warn(SqlWarning(f"{', '.join(styles)} changes nothing: EXPLAIN shows one plan."), stacklevel=6)
+    return Message(query.explain())
+
+
+def _styles(reader: Reader) -> list[str]:
+    """Read the words behind EXPLAIN that request another kind of plan."""
+    styles: list[str] = []
+    while reader.word in (_DETAILS if styles else (*_DETAILS, *_STYLES)):
+        styles.append(reader.word)
+        reader.index += 1
+        if styles[0] in _STYLES or not reader.has(","):
+            break
+        if reader.word not in _DETAILS:
+            reader.fail(f"expected one of {', '.join(_DETAILS)}")
+    return styles
+
+
+class _Planned(Exception):  # noqa: N818 - no error: it ends a statement where its query would start
+    """A query that would start now."""
+
+    def __init__(self, query: Query) -> None:
+        super().__init__()
+        self.query = query
+
+
+class _Planning:
+    """A session in which statements are checked: names that they make are forgotten, and queries do not start."""
+
+    writes = False
+
+    def __init__(self, session: StatementContext) -> None:
+        self._session = session
+        self.dialect, self.running = session.dialect, session.running
+        known = self.catalog = Catalog()
+        for name in vars(known):
+            setattr(known, name, dict(getattr(session.catalog, name)))
+        self.bound: Query | None = None
+
+    def query(self, statement: Statement, node: Any, settings: Mapping[str, str], *, emits_changelog: bool) -> Query:
+        self.bound = self._session.query(statement, node, settings, emits_changelog=emits_changelog)
+        return self.bound
+
+    def start(self, query: Query, *, name: str | None = None, output: Callable[[ZSet], None] | None = None) -> Running:  # noqa: ARG002 - as every session
+        raise _Planned(query)
+
+    def snapshot(self, query: Query) -> pa.Table:
+        raise _Planned(query)
+
+    def change(self, change: QueryChange, *, is_preview: bool) -> list[str]:  # noqa: ARG002 - as every session
+        assert self.bound is not None  # noqa: S101 - a view is bound before it is changed
+        raise _Planned(next((query for one, query in change.queries.items() if one.name == change.name), self.bound))
+
+    def add_columns(self, table: Table, queries: Mapping[Running, Query], *, reread: Callable[[], str] | None = None) -> None:
+        pass
+
+    def insert(self, name: str, rows: Any) -> int:  # noqa: ARG002 - as every session
+        return 0
+
+    def forget(self, name: str) -> None:
+        pass
+
+    def stop(self, running: Running) -> None:
+        pass
+
+    def pause(self, running: Running) -> None:
+        pass
+
+    def resume(self, running: Running) -> None:
+        pass
+
+    def writer_id(self) -> str | None:
+        return self._session.writer_id()
+
+    def explain(self, query: Query) -> str:
+        return self._session.explain(query)
+
+    def view_of(self, query: Query) -> Any:
+        return self._session.view_of(query)
+
+
+def _view_made(planning: _Planning) -> Query | None:
+    """Return the query of the view that a statement has made; None where it has made none."""
+    made = planning.bound
+    return made if made is not None and any(view.query is made.bound for view in planning.catalog.views.values()) else None

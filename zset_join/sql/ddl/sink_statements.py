@@ -19,15 +19,12 @@ from sqlglot import exp
 from zset_join.core.errors import SqlError, ZsetJoinError
 from zset_join.sql.ddl.definitions import read_table
 from zset_join.sql.ddl.table_clauses import add_options, encoding
-from zset_join.sql.dml.query_statements import bind_query, bound_by
-from zset_join.sql.dml.writing import fitted, retracts, writer_of
+from zset_join.sql.dml import bind_query, bound_by, fitted, retracts, writer_of
 from zset_join.sql.parse.readers import Reader
 from zset_join.sql.tables.catalog import ColumnDefinition, Table
-from zset_join.sql.tables.connectors import check_options, sink_options
-from zset_join.sql.tables.contexts import StatementContext
-from zset_join.sql.tables.results import Message, Query
-from zset_join.sql.tables.sink_tables import is_outside
-from zset_join.sql_expressions.positions import Position, SqlWarning, check_distinct, near
+from zset_join.sql.tables.connectors import check_options, is_outside, sink_options
+from zset_join.sql.tables.results import Message, Query, StatementContext
+from zset_join.sql_expressions.consumed import Position, SqlWarning, check_distinct, near
 
 __all__ = ["columns_of", "create_sink", "written_table"]
 

@@ -17,11 +17,10 @@ from collections.abc import Mapping, Sequence
 from zset_join.connectors import tables
 from zset_join.core.errors import SqlError
 from zset_join.expressions.type_rules import kind_of
-from zset_join.sql.parse.readers import Reader
-from zset_join.sql.parse.secrets import with_environment
+from zset_join.sql.parse.readers import Reader, with_environment
 from zset_join.sql.tables.catalog import ColumnDefinition
+from zset_join.sql_expressions.consumed import Position, SqlWarning, near
 from zset_join.sql_expressions.dialects import Statement
-from zset_join.sql_expressions.positions import Position, SqlWarning, near
 
 __all__ = [
     "add_options",

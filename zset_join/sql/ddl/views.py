@@ -24,15 +24,13 @@ from zset_join.evolution.refusals import of_taken_rows
 from zset_join.expressions.rows import named
 from zset_join.sql.ddl.adding_columns import alter_table
 from zset_join.sql.ddl.sink_statements import written_table
-from zset_join.sql.dml.query_statements import bind_query, bound_by
-from zset_join.sql.dml.writing import fitted, writer_of
+from zset_join.sql.dml import bind_query, bound_by, fitted, writer_of
 from zset_join.sql.parse.readers import Reader
 from zset_join.sql.tables.catalog import Catalog, NamedView
-from zset_join.sql.tables.contexts import StatementContext
-from zset_join.sql.tables.results import Message, Query, QueryChange, Running
+from zset_join.sql.tables.results import Message, Query, QueryChange, Running, StatementContext
 from zset_join.sql.tables.settings import unplanned
+from zset_join.sql_expressions.consumed import Position, SqlWarning, check_distinct, near
 from zset_join.sql_expressions.dialects import Statement
-from zset_join.sql_expressions.positions import Position, SqlWarning, check_distinct, near
 
 __all__ = ["alter", "create_materialized_view", "create_view", "pause", "refuse_both", "release", "resume"]
 

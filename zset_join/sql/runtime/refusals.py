@@ -12,7 +12,7 @@ from zset_join.evolution.differences import PlanDiff
 from zset_join.sql.runtime.written_tables import is_fed
 from zset_join.sql.tables.results import Query, Running
 from zset_join.sql.tables.settings import driver_options, idle_timeout, stage_options, watermark_jump
-from zset_join.sql_expressions.positions import SqlWarning
+from zset_join.sql_expressions.consumed import SqlWarning
 
 __all__ = [
     "change_lines",

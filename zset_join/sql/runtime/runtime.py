@@ -38,15 +38,19 @@ from zset_join.runners.local.pipeline import Pipeline
 from zset_join.sinks.sink import Sink
 from zset_join.sql.runtime import refusals
 from zset_join.sql.runtime.claims import TableClaims
-from zset_join.sql.runtime.declarations import Catalogued, Declaration, table_of
-from zset_join.sql.runtime.epoch_rows import Rows, as_started, named_error
-from zset_join.sql.runtime.session_directory import SessionDirectory
+from zset_join.sql.runtime.session_directory import (
+    Catalogued,
+    Declaration,
+    SessionDirectory,
+    StatementLog,
+    declared_table,
+    table_of,
+)
 from zset_join.sql.runtime.session_epochs import SessionEpochs
-from zset_join.sql.runtime.session_plan import BASE, ROWS, SessionPlan, base_view, held_relation
-from zset_join.sql.runtime.session_tables import SessionSources, TableRows
-from zset_join.sql.runtime.statement_log import StatementLog, declared_table
+from zset_join.sql.runtime.session_plan import BASE, ROWS, SessionPlan, SessionSources, TableRows, base_view, held_relation
+from zset_join.sql.runtime.written_tables import Rows, as_started, named_error
 from zset_join.sql.tables.catalog import Catalog, Table, refuse_our_columns
-from zset_join.sql.tables.records import has_records
+from zset_join.sql.tables.connectors import SinkWriter, has_records
 from zset_join.sql.tables.results import (
     Query,
     QueryChange,
@@ -57,7 +61,6 @@ from zset_join.sql.tables.results import (
     sorted_rows,
 )
 from zset_join.sql.tables.settings import driver_options, idle_timeout, stage_options
-from zset_join.sql.tables.sink_tables import SinkWriter
 from zset_join.sql.tables.table_sources import DecodingCatalog, TableSource, decoded_rows, source_of
 from zset_join.sql_expressions.dialects import Statement
 from zset_join.stages.written import read_relation
@@ -73,15 +76,6 @@ RunStatement = Callable[[str, str, str | None, Collection[str] | None], None]
 
 class Runtime:
     """Run the queries of a session and keep the rows of its tables.
-
-    Args:
-        catalog: of names; default: one whose tables of records are decoded inside the queries.
-        dialect: of computed columns.
-        clock: returns the processing time in microseconds since 1970; None: the wall clock.
-        directory: of the session; None: in memory.
-        keep_tables: keep the rows of tables for later queries.
-        keep_inputs: keep every input change, for `verify`.
-        allow_env: variables of the environment that statements of others in the directory may refer to.
 
     Attributes:
         plan: the views of the pipeline.
@@ -132,17 +126,7 @@ class Runtime:
     # ---------------------------------------------------------------- opening
 
     def restore(self, run: RunStatement) -> None:
-        """Open the session, or restore it as it was closed; once, before the first statement.
-
-        Args:
-            run: runs a statement: its text, its dialect, the name of the query that it is to be started as, if so, and the
-                variables of the environment that it may refer to, None for all.
-
-        Raises:
-            StateError: something is missing or damaged; `ENV_NOT_ALLOWED`: statements of another user, or of another place,
-                refer to variables of the environment that `allow_env` does not name.
-            SqlError: a statement that cannot be run any more, as one whose lookup table is not registered yet.
-        """
+        """Open the session, or restore it as it was closed; once, before the first statement."""
         if self._pipeline is not None or self._is_restoring:
             return
         if self._directory is None:
@@ -274,11 +258,7 @@ class Runtime:
     # ---------------------------------------------------------------- tables
 
     def declare(self, table: Table) -> bool:
-        """Give a table that a program registers its name; return whether it is new.
-
-        Raises:
-            SqlError: the name is taken.
-        """
+        """Give a table that a program registers its name; return whether it is new."""
         wanted = declared_table(table)
         if self._log.is_repeated(wanted):
             return False
@@ -303,11 +283,7 @@ class Runtime:
         return table.options.get("connector") in {None, "memory"}
 
     def check_insert(self, table: Table) -> None:
-        """Refuse rows of a program or statement for a table that is filled from elsewhere.
-
-        Raises:
-            SqlError: `NOT_A_TABLE`.
-        """
+        """Refuse rows of a program or statement for a table that is filled from elsewhere."""
         if not self.is_inserted(table):
             raise SqlError(
                 f'"{table.name}" is filled by its connector; insert into a table without one.',
@@ -317,11 +293,7 @@ class Runtime:
         refuse_our_columns(table)
 
     def insert(self, table: Table, rows: Rows) -> int:
-        """Take rows of a table as one epoch of all queries, or of none; return how many they are.
-
-        Raises:
-            ZsetJoinError: of the table, or of a query, which it names.
-        """
+        """Take rows of a table as one epoch of all queries, or of none; return how many they are."""
         now_us = self._clock()
         given = self._rows.completed(table, rows, now_us)
         if self._once is None or self._once not in self.pipeline.positions.get("once", ()):
@@ -507,9 +479,6 @@ class Runtime:
         """Let a query take nothing until `resume`, also where the session is opened again meanwhile.
 
         Its outputs, and the tables that it writes, keep what they have of it. One change of the plan.
-
-        Raises:
-            SqlError: `TABLES_NOT_KEPT`: it could not catch up later.
         """
         if not self.plan.keep_tables and running.reads:
             raise refusals.tables_not_kept(running.name, "catch up")
@@ -527,11 +496,7 @@ class Runtime:
                 running.pipeline = self._view_of(running.name, running.query, is_paused=True)
 
     def resume(self, running: Running) -> None:
-        """Let a query catch up with its tables; its first change is what became of its rows meanwhile.
-
-        Raises:
-            ZsetJoinError: it cannot be answered; it stays paused.
-        """
+        """Let a query catch up with its tables; its first change is what became of its rows meanwhile."""
         view, held, since, views = running.pipeline, running.held, running.since, self.plan.views
         running.held, running.since = None, self._came_at(running.query)
         running.pipeline = self._view_of(running.name, running.query)
@@ -622,16 +587,7 @@ class Runtime:
         defaults: Mapping[str, Mapping[str, Any]] | None = None,
         reread: Mapping[str, Any] | None = None,
     ) -> PlanDiff | None:
-        """Let the pipeline be one of the tables and queries that are present now; or leave it as it was. Return what differs.
-
-        Args:
-            outputs: of queries that are new, by name.
-            made: what a program declares.
-            of: the query that the change is made for, which errors name.
-            first_rows: of new sources that take the place of queries, by their names.
-            defaults: by table, the values of columns that it gets, in rows that it has.
-            reread: by table, what returns all its rows with these columns.
-        """
+        """Let the pipeline be one of the present tables and queries, or leave it as it was. Return what differs."""
         if self._is_restoring:
             return None
         self._begin_with(self.catalog.settings)
@@ -708,12 +664,7 @@ class Runtime:
         """Wait until every query has answered the present content."""
 
     def run_as(self, *, once: bool, trigger: str | None) -> None:
-        """Set how queries run that are started from now on.
-
-        Args:
-            once: they answer what there is when `read` is called, and end; else they run on and on.
-            trigger: the interval between epochs.
-        """
+        """Set how queries run that are started from now on."""
 
 
 def _sink_of(output: object) -> Sink | None:

@@ -14,12 +14,11 @@ from zset_join.evolution.differences import PlanDiff
 from zset_join.runners.local.pipeline import Pipeline
 from zset_join.runners.local.prepared import PreparedEpoch
 from zset_join.sql.runtime.claims import TableClaims, WrittenRows
-from zset_join.sql.runtime.epoch_rows import NOTHING, Rows, accepted, named_error, together
-from zset_join.sql.runtime.written_tables import is_fed
+from zset_join.sql.runtime.written_tables import NOTHING, Rows, accepted, is_fed, named_error, together
 from zset_join.sql.tables.catalog import Table
+from zset_join.sql.tables.connectors import SinkWriter
 from zset_join.sql.tables.results import Running
-from zset_join.sql.tables.sink_tables import SinkWriter
-from zset_join.sql_expressions.positions import SqlWarning
+from zset_join.sql_expressions.consumed import SqlWarning
 from zset_join.zset import ZSet
 
 __all__ = ["SessionEpochs"]
@@ -29,14 +28,6 @@ _PAUSE = "PAUSE MATERIALIZED VIEW lets the others take rows that one view cannot
 
 class SessionEpochs:
     """Take rows as epochs of the pipeline of a session, and show what all queries have taken.
-
-    Args:
-        pipeline: returns that of the session.
-        running: the queries, as they are at every call.
-        claims: of keys of the tables that queries write.
-        completed: returns rows with all columns of their table.
-        clock: returns the processing time.
-        lists_unread: records that cannot be read are among the dead letters of a directory, so nothing warns of them.
 
     Attributes:
         unfed: rows that queries have for tables since a change of the plan.
@@ -88,11 +79,7 @@ class SessionEpochs:
             raise failed[0]
 
     def feed_written(self) -> None:
-        """Let tables take the rows that queries have for them since a change of the plan.
-
-        Raises:
-            ZsetJoinError: a query cannot take them; they wait, and come with the next rows.
-        """
+        """Let tables take the rows that queries have for them since a change of the plan."""
         if self.unfed:
             self.take({}, self._clock(), origin=f'the query "{self.unfed[0].running.name}"')
 
@@ -115,15 +102,7 @@ class SessionEpochs:
         once: str | None = None,
         origin: str = "the INSERT",
     ) -> None:
-        """Take rows of tables as one epoch, with what queries write into tables by it, or nothing.
-
-        Args:
-            rows: by table; what is known of them that could not be read goes along.
-            now_us: the processing time.
-            positions: by table, how far its source has been read with them.
-            once: the name of the statement, which then counts as run.
-            origin: where rows come from, for messages.
-        """
+        """Take rows of tables as one epoch, with what queries write into tables by it, or nothing."""
         pipeline, taken = self._pipeline, rows
         try:
             prepared, written = self._prepared(rows, now_us)

@@ -3,35 +3,49 @@
     INSERT INTO totals SELECT customer, sum(total) FROM orders GROUP BY customer
 
 A reader of `totals` reads what statements insert into it UNION ALL the query: so an INSERT into `orders` is one epoch of both,
-and there is no copy of the rows. Two live rows never claim one key of such a table (`zset_join.sql.tables.key_claims`), so the
+and there is no copy of the rows. Two live rows never claim one key of such a table (`zset_join.sql.runtime.claims`), so the
 union is the table.
 
 The rows of some queries cannot be part of a plan (`is_fed`): those that replace one another by their key, and those that get
 the time at which they come. They are rows that the table takes in the epoch that has them, and stay there without the query.
 
 Refused: readers that need the versions of such a table, or the hidden order of its rows.
+
+`accepted`, `as_started`: rows of an epoch of a session: those that every query can evaluate, rows of several writers, and
+errors that name queries.
+
+With `on_bad_input = 'quarantine'` a row for which the own WHERE or SELECT of a query raises leaves the epoch, for all queries
+and for the table, and is among its dead letters. What fails behind a join or a group fails the epoch.
+
+Known limit: a row that a query of the session wrote is never set aside in the queries that read it; there the epoch fails.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
-from zset_join.core.errors import PlanError, SqlError
+import numpy as np
+import pyarrow as pa
+
+from zset_join.core.errors import PlanError, SqlError, ZsetJoinError
 from zset_join.expressions import Cast
 from zset_join.expressions.rows import named, plain_column
 from zset_join.plan.row_steps import SelectStep
 from zset_join.plan.tree import Apply, Merge, Node, Read, rebuilt
 from zset_join.query import View
-from zset_join.sql.tables.added_columns import default_tree
+from zset_join.runners.local.feeding import failing_rows, unread_rows
+from zset_join.runners.local.taking import PartlyRead
 from zset_join.sql.tables.catalog import Table
-from zset_join.sql.tables.required import required_value
 from zset_join.sql.tables.results import Running
+from zset_join.sql.tables.settings import stage_options
+from zset_join.sql.tables.table_rows import default_tree, required_value
 from zset_join.sql_expressions.dialects import Statement
 from zset_join.sql_expressions.scalars import ScalarBinder
+from zset_join.zset import ZSet, single_batch
 
-__all__ = ["is_fed", "read_with_writers", "rows_for"]
+__all__ = ["Rows", "accepted", "as_started", "in_order", "is_fed", "named_error", "read_with_writers", "rows_for", "together"]
 
 
 def is_fed(running: Running) -> bool:
@@ -110,3 +124,91 @@ def read_with_writers(view: View, writers: Mapping[str, Sequence[View]], added: 
 
 def _picks(step: SelectStep) -> bool:
     return all(plain_column(expression) == name for name, expression in step.columns)
+
+
+Rows: TypeAlias = pa.Table | ZSet
+NOTHING = "No table and no query took any of the rows."
+
+
+def accepted(running: Iterable[Running], name: str, given: Rows | PartlyRead) -> Rows | PartlyRead:
+    """Return the rows of a table without those for which the own steps of a query that puts bad input aside raise."""
+    rows = given.rows if isinstance(given, PartlyRead) else given
+    unread = [given.unread] if isinstance(given, PartlyRead) else []
+    bad: set[int] = set()
+    for one in running:
+        reading = one.reading_of(name)
+        is_lenient = stage_options(one.query.settings).on_bad_input == "quarantine"
+        if name not in one.reads or one.is_paused or reading is None or not is_lenient:
+            continue
+        try:
+            failing = failing_rows(one.query.bound.view.plan(), reading, rows)
+        except PlanError as error:
+            if error.code != "SPARK_ONLY_STEP":
+                raise
+            continue  # only Spark can evaluate it, and Spark raises
+        new = {place: error for place, error in failing.items() if place not in bad}
+        if new:
+            unread.append(unread_rows(rows, new, one.name))
+            bad |= new.keys()
+    if not bad:
+        return given
+    kept = np.setdiff1d(np.arange(len(rows) if isinstance(rows, ZSet) else rows.num_rows), sorted(bad))
+    left = ZSet(rows.rows.take(pa.array(kept)), rows.weights[kept]) if isinstance(rows, ZSet) else rows.take(pa.array(kept))
+    return PartlyRead(left, pa.concat_tables(unread, promote_options="default"))
+
+
+def as_started(running: Sequence[Running], order: Sequence[str]) -> list[Running]:
+    """Return queries in the order in which they were started, where the statement of a changed one comes behind others."""
+    places = {name: at for at, name in enumerate(order)}
+    found, last = [], -1
+    for one in running:
+        last = places.get(one.name, last)
+        found.append((last, one))
+    return [one for _, one in sorted(found, key=lambda pair: pair[0])]
+
+
+def in_order(running: Sequence[Running]) -> list[Running]:
+    """Return queries such that each comes after those that write what it reads; there are no circles."""
+    ordered: list[Running] = []
+    left = list(running)
+    while left:
+        written = {one.writes for one in left if one.writes is not None}
+        ready = [one for one in left if not one.reads & written]
+        ordered += ready
+        left = [one for one in left if one not in ready]
+    return ordered
+
+
+def named_error(error: ZsetJoinError, running: Sequence[Running], outcome: str = NOTHING) -> ZsetJoinError:
+    """Return an error that names the queries it comes from, one or more, and what became of the rows."""
+    if error.facts.get("query") is not None:
+        return error
+    names = [one.name for one in running]
+    shown = ", ".join(f'"{name}"' for name in names)
+    about = error.message.removeprefix(f"{'view' if len(names) == 1 else 'views'} {shown}: ")
+    message = f"{'query' if len(names) == 1 else 'queries'} {shown}: {about} {outcome}"
+    facts = {name: fact for name, fact in error.facts.items() if name not in {"message", "code"}}
+    return type(error)(message, code=error.code, **{**facts, "query": ", ".join(names)})
+
+
+def combined(parts: Sequence[Rows]) -> Rows:
+    """Return the rows that came from several writers as one delta, retractions first."""
+    if len(parts) == 1:
+        return parts[0]
+    if not any(isinstance(one, ZSet) for one in parts):
+        return pa.concat_tables(parts)
+    deltas = [one if isinstance(one, ZSet) else _inserted(one) for one in parts]
+    whole = ZSet.concat(deltas, schema=deltas[0].schema)
+    order = np.argsort(whole.weights > 0, kind="stable")
+    return ZSet(whole.rows.take(pa.array(order)), whole.weights[order])
+
+
+def together(parts: Sequence[Rows | PartlyRead]) -> Rows | PartlyRead:
+    """Return the rows of a table that came in parts, with what is known of those that could not be read."""
+    rows = combined([one.rows if isinstance(one, PartlyRead) else one for one in parts])
+    unread = [one.unread for one in parts if isinstance(one, PartlyRead)]
+    return PartlyRead(rows, pa.concat_tables(unread, promote_options="default")) if unread else rows
+
+
+def _inserted(rows: pa.Table) -> ZSet:
+    return ZSet(single_batch(rows), np.ones(rows.num_rows, np.int64))

@@ -6,37 +6,113 @@ What rows of a table mean: *append* (only ever added), *upsert* (the row of its 
 *versioned* when it has a primary key and an event time; else it has only its latest rows, and `DESCRIBE` has the reason.
 
 A table with a primary key over files has hidden columns beside those it shows, by which its rows are ordered; see `file_order`.
+
+`BoundQuery`, `FirstRows`: a query that is bound, for a view, a subquery and a running query.
+
+It names the rows and what represents its columns; how it was bound and which runner it has are no part of it.
+
+`with_file_order`: the order of rows of a table with a primary key over files: by the name of their file, then by their place in
+it.
+
+The law: among the rows of a key, that of the last file by name wins, and of one file the last one, in whatever order the files
+come. So a table has hidden sequence columns: the first bytes of the name, eight to a column, and the place of the row.
+
+Known limits: of names that agree in their first 64 bytes, the file that is read later wins. A query that is started later in
+a session without a directory does not have the keys that `_tp_delta` has deleted: a file with an earlier name brings them back.
+
+Memory: 144 bytes a key in the state of a query, in its row and in its sequence.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
+import numpy as np
 import pyarrow as pa
 from sqlglot import exp
 
 from zset_join.core.errors import PlanError, SqlError
 from zset_join.lookup.source import LookupSource
-from zset_join.query import View, appends, changes
-from zset_join.sql.tables.bound import BoundQuery
-from zset_join.sql.tables.file_order import FILE_ORDER
-from zset_join.sql_expressions.positions import Position, near, pick
+from zset_join.query import StateTtl, View, appends, changes
+from zset_join.sql_expressions.consumed import Position, near, pick
 
 __all__ = [
+    "NAME_WORDS",
     "PROCESSING_TIME_TYPE",
+    "BoundQuery",
     "Catalog",
     "ColumnDefinition",
+    "FirstRows",
     "Mode",
     "NamedView",
     "Table",
     "TableIndex",
     "TemporalFunction",
     "refuse_our_columns",
+    "with_file_order",
 ]
+
+
+@dataclass(frozen=True)
+class FirstRows:
+    """A ROW_NUMBER() that a query around it may turn into the first rows of each key."""
+
+    name: str
+    keys: tuple[str, ...]
+    order_by: tuple[str, ...]  # as `t` or `price desc`
+    state_ttl: StateTtl | None = None
+    place: int = 0  # columns of the SELECT list before it
+
+
+@dataclass(frozen=True, eq=False)
+class BoundQuery:
+    view: View
+    reads: frozenset[str]
+    is_bounded: bool = False  # it reads what is stored, and ends
+    shows_delta: bool = False
+    order_by: tuple[tuple[str, bool, bool], ...] = ()  # column, is descending, NULLs come first
+    limit: int | None = None
+    first_rows: FirstRows | None = None
+    shown: tuple[str, ...] | None = None
+    names: frozenset[str] = frozenset()
+    processing_times: frozenset[str] = frozenset()  # names in its SELECT list
+
+    @property
+    def virtual(self) -> list[str]:
+        """Return the names of its SELECT list that are no columns."""
+        return sorted(self.processing_times - set(self.columns))
+
+    @property
+    def columns(self) -> list[str]:
+        return self.view.columns if self.shown is None else list(self.shown)
+
+
+NAME_WORDS = 8
+"""How many words of eight bytes of a name count."""
+FILE_ORDER = pa.schema([(f"__sequence_{number}", pa.int64()) for number in range(NAME_WORDS + 1)])
+"""The hidden columns; Spark's streams call theirs so too."""
+
+
+def with_file_order(rows: pa.Table, name: str) -> pa.Table:
+    """Return the rows of a file with their hidden columns.
+
+    >>> ordered = [with_file_order(pa.table({"k": [1]}), name).column("__sequence_0")[0].as_py() for name in ("b", "a.b", "a")]
+    >>> ordered == sorted(ordered, reverse=True)
+    True
+    """
+    begin = os.fsencode(name)[: 8 * NAME_WORDS].ljust(8 * NAME_WORDS, b"\0")
+    # Unsigned words order as bytes do; signed ones with the first bit turned around.
+    words = (np.frombuffer(begin, ">u8").astype(np.uint64) ^ np.uint64(1 << 63)).view(np.int64)
+    columns = [*(np.full(rows.num_rows, word) for word in words), np.arange(rows.num_rows, dtype=np.int64)]
+    for column, values in zip(FILE_ORDER, columns, strict=True):
+        rows = rows.append_column(column, pa.array(values))
+    return rows
+
 
 Mode = Literal["append", "upsert", "changelog"]
 

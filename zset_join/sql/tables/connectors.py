@@ -4,6 +4,29 @@ An option that is not in it is refused with the names that are near; one that is
 list and that changes nothing here warns.
 
 `properties.*` go to Kafka's client as they are, and are never shown.
+
+`has_records`, `puts_aside`: how the records of a table are read: their format, their metadata, where a topic begins, and what
+cannot be read.
+
+`external_source`: outside tables as SQL declares them: CREATE TABLE dim (...) WITH ('connector' = 'jdbc', ...).
+
+| connector | options |
+|---|---|
+| `jdbc` | `url`, `table-name`, `username`, `password` |
+| `redis` | `host`, `port`, `database`, `key-pattern` (such as `customer:{id}`), `layout` (`hash` or `json`), `password` |
+
+A `url` is `jdbc:postgresql://host:port/database`, `jdbc:sqlite:path` or `jdbc:duckdb:path`. Such a table is only ever looked
+up: `JOIN dim FOR SYSTEM_TIME AS OF PROCTIME()`.
+
+`SinkWriter`: tables that a query writes outside: Kafka, files, PostgreSQL, DuckDB, the screen, or nowhere.
+
+    INSERT INTO t SELECT ...      CREATE SINK s AS SELECT ... WITH (...)      CREATE SINK s FROM v WITH (...)
+
+The output of a table is decided by `zset_join.connectors`.
+
+The law: what is written follows the query epoch by epoch; an epoch is written whole or not at all.
+
+Known limits: a session in memory begins at epoch 0, so it writes only where nothing was written before.
 """
 
 from __future__ import annotations
@@ -12,20 +35,38 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from zset_join.changelog.formats import RECORD_FORMATS
-from zset_join.connectors import Option, TableSide, tables
+import pyarrow as pa
+
+from zset_join.changelog.formats import RECORD_FORMATS, RecordOptions
+from zset_join.connectors import Option, TableSide, WrittenTable, sink_of_table, tables
+from zset_join.connectors.connector import postgres_url
 from zset_join.core.errors import SqlError
-from zset_join.sql.parse.lookup_options import lookup_of, lookup_without_effect
-from zset_join.sql_expressions.positions import Position, near
+from zset_join.core.relation import Relation
+from zset_join.lookup.secret import holds_credentials
+from zset_join.lookup.source import LookupSource
+from zset_join.sinks.sink import Sink
+from zset_join.sql.parse.hints import lookup_of, lookup_without_effect
+from zset_join.sql.tables.catalog import Table
+from zset_join.sql.tables.settings import stage_options
+from zset_join.sql_expressions.consumed import Position, near
+from zset_join.zset import ZSet
 
 __all__ = [
     "FORMATS",
+    "SinkWriter",
     "check_options",
-    "encodings_of",
+    "external_source",
     "form_of",
+    "has_records",
     "holds_records",
+    "is_outside",
     "metadata_of",
+    "puts_aside",
+    "record_options",
+    "sink_of",
     "sink_options",
+    "start_of",
+    "texts_of",
 ]
 
 FORMATS = tuple(sorted(("avro", "csv", "debezium-avro-confluent", "json", "orc", "parquet", "raw", *RECORD_FORMATS)))
@@ -270,3 +311,145 @@ def check_options(options: Mapping[str, str], *, at: Position | None, columns: C
     if form is not None and offered and form not in offered:
         raise SqlError(f"the connector '{name}' takes no '{form}'.{near(form, sorted(offered))}", code="UNKNOWN_FORMAT", at=at)
     return warnings + (_check_generated(options, at) if name == "datagen" else [])
+
+
+def has_records(table: Table) -> bool:
+    return table.word != "SINK" and holds_records(table.options)
+
+
+def puts_aside(settings: Mapping[str, str]) -> bool:
+    """Return whether unreadable rows become dead letters."""
+    return stage_options(settings).on_bad_input == "quarantine"
+
+
+def record_options(table: Table) -> RecordOptions:
+    """Return how records of changes are read: which columns hold their metadata."""
+    known = metadata_of(table.options)
+    metadata = {known[one.metadata]: one.name for one in table.columns if one.metadata is not None}
+    return RecordOptions(metadata=metadata, **encodings_of(table.options))
+
+
+def texts_of(records: pa.Table) -> pa.Table:
+    """Return records as the decoder of a query takes them."""
+    return pa.table(
+        {
+            # As bytes: a record that is no UTF-8 is bad input of its own.
+            name: records.column(name)
+            for name in ("key", "value", "topic", "partition", "offset")
+        }
+    )
+
+
+def start_of(table: Table, offered: tuple[str, ...]) -> str:
+    """Return where a topic is read from: `earliest`, or `latest`."""
+    given = table.options.get("scan.startup.mode", "earliest")
+    mode = given.removesuffix("-offset")
+    if mode not in offered:
+        raise SqlError(
+            f"\"{table.name}\": scan.startup.mode='{given}' is not supported; "
+            f"{' and '.join(f'{one}-offset' for one in offered)} {'is' if len(offered) == 1 else 'are'}.",
+            code="NOT_OFFERED",
+            name=table.name,
+        )
+    return mode
+
+
+def external_source(name: str, schema: pa.Schema, options: Mapping[str, str], *, at: Position) -> LookupSource:
+    """Return the external table that a declaration describes; nothing is connected yet."""
+    source: LookupSource = (
+        _redis(name, schema, options) if options["connector"] == "redis" else _jdbc(name, schema, options, at)
+    )
+    return source
+
+
+def _redis(name: str, schema: pa.Schema, options: Mapping[str, str]) -> LookupSource:
+    from zset_join.lookup.sources.redis import RedisSource
+
+    return RedisSource(
+        name=name,
+        schema=schema,
+        key_pattern=options["key-pattern"],
+        layout=options.get("layout", "hash"),
+        host=options.get("host", "localhost"),
+        user=options.get("username"),
+        password=options.get("password"),
+        port=int(options.get("port", "6379")),
+        database=int(options.get("database", "0")),
+    )
+
+
+def _jdbc(name: str, schema: pa.Schema, options: Mapping[str, str], at: Position) -> Any:
+    url, table = options["url"], options["table-name"]
+    if holds_credentials(url):
+        raise SqlError(
+            "the url holds credentials, which would be shown; give them as the options 'username' and 'password'.",
+            code="SECRET_IN_URL",
+            at=at,
+        )
+    kind, _, rest = url.removeprefix("jdbc:").partition(":")
+    if kind == "postgresql":
+        from zset_join.lookup.sources.postgres import PostgresSource
+
+        parts = postgres_url(url, at=at)
+        return PostgresSource(
+            name=name,
+            schema=schema,
+            table=table,
+            host=parts.hostname or "localhost",
+            port=parts.port or 5432,
+            database=parts.path.lstrip("/") or "postgres",
+            user=options.get("username", "postgres"),
+            password=options.get("password"),
+        )
+    if kind in {"sqlite", "duckdb"}:
+        from zset_join.lookup.sources.database_file import DuckDBFileSource, SQLiteFileSource
+
+        files = {"sqlite": SQLiteFileSource, "duckdb": DuckDBFileSource}
+        return files[kind](name=name, schema=schema, path=rest, table=table)
+    raise SqlError(
+        f"'{url}': there is jdbc:postgresql://host:port/database, jdbc:sqlite:path and jdbc:duckdb:path. Read another database "
+        "with session.register_lookup(FunctionSource(...)).",
+        code="UNKNOWN_CONNECTOR",
+        at=at,
+    )
+
+
+def is_outside(table: Table) -> bool:
+    """Return whether rows inserted into a table go to an external system."""
+    connector = table.options.get("connector")
+    return connector is not None and tables()[connector].output is not None
+
+
+def sink_of(table: Table, *, retracts: bool, query_key: tuple[str, ...] = ()) -> Sink:
+    """Return the sink that a table is; it is not opened yet."""
+    return sink_of_table(WrittenTable(table.name, table.options, table.primary_key or query_key, retracts))
+
+
+class SinkWriter:
+    """Write the deltas of a running query into a sink; what `session.start` takes as `output`."""
+
+    def __init__(self, table: Table, sink: Sink, schema: pa.Schema, key: tuple[str, ...], query_id: str) -> None:
+        self.table_name = table.name
+        self.sink = sink
+        self._schema = schema
+        self._key = key
+        self._query_id = query_id
+        self._epoch = 0
+
+    def begin_once(self) -> bool:
+        """Open the sink for the one epoch of a statement; return whether it is still to be written."""
+        self.sink.open(self._relation, self._query_id)
+        return self.sink.last_epoch() is None
+
+    def __call__(self, delta: ZSet) -> None:
+        rows = pa.RecordBatch.from_arrays(delta.rows.columns, schema=self._schema)
+        self.sink.write(self._epoch, [ZSet(rows, delta.weights)] if len(delta) else [])
+        self._epoch += 1
+
+    @property
+    def _relation(self) -> Relation:
+        return Relation(name=self.table_name, schema=self._schema, primary_key=self._key, mode="changelog")
+
+    def close(self) -> None:
+        """Close the sink; what was written stays."""
+        self.sink.close()

@@ -9,12 +9,20 @@ nothing between two delimiters is NULL, and `""` is an empty text. Formats of ch
 A line that is no row stops the query, or is set aside by `SET on_bad_input = 'quarantine'`: `topic` is then the name of the
 file and `offset` the number of the line. So is a row of Parquet of which a value does not convert, as JSON, with its number
 from 1. A row without a value in a column that is NOT NULL is none. A Parquet file that cannot be read always stops it.
+
+`file_name`: names of files and directories for the names that users give to tables, queries and statements.
+
+The law: two names never share a file, also on file systems that take letters of both cases, or two spellings of one letter,
+for the same; and no name leads out of its directory. So everything but small letters, digits, `_` and `-` is written as the
+bytes of its UTF-8 in hexadecimal, which has a fixed width. A name longer than a file may be is cut, and ends with its digest.
 """
 
 from __future__ import annotations
 
 import codecs
+import hashlib
 import json
+import string
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -25,18 +33,17 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from zset_join.changelog.formats import RECORD_FORMATS
-from zset_join.connectors.tables import local_path_of
+from zset_join.connectors.connector import local_path_of
 from zset_join.conversions import can_convert, convert_values
 from zset_join.core.errors import BadInputError, SqlError
 from zset_join.core.shown_values import shown_value
-from zset_join.runners.local.dead_letters import PartlyRead
+from zset_join.runners.local.taking import PartlyRead
 from zset_join.sources.json_values import part_json_rows, read_json_objects
-from zset_join.sources.unread import UnreadText, unread_records, wanted_text
-from zset_join.sql.tables.catalog import Table
-from zset_join.sql.tables.file_order import with_file_order
-from zset_join.sql_expressions.positions import near
+from zset_join.sources.source import UnreadText, unread_records, wanted_text
+from zset_join.sql.tables.catalog import Table, with_file_order
+from zset_join.sql_expressions.consumed import near
 
-__all__ = ["check_files", "check_names", "csv_options", "list_files", "part_file", "read_file", "read_records"]
+__all__ = ["check_files", "csv_options", "file_name", "list_files", "part_file", "read_file", "read_records"]
 
 _FORMATS = ("csv", "json", "parquet", *RECORD_FORMATS)
 _IS_NOT_BLANK = r"[^\t\n\v\f\r ]"
@@ -267,3 +274,23 @@ def _other_columns(table: Table, file: Path | str, names: list[str], more: str) 
         code="NO_FILE",
         name=table.name,
     )
+
+
+_KEPT = frozenset((string.ascii_lowercase + string.digits + "_-").encode())
+_MOST_BYTES = 160
+"""A file name has 255 bytes on most systems; numbers and suffixes are added to ours."""
+
+
+def file_name(name: str) -> str:
+    """Return a name that every file system accepts, another one for every name.
+
+    >>> file_name("orders"), file_name("Orders"), file_name("a/b"), file_name("\u20ac"), file_name("..")
+    ('orders', '%4Frders', 'a%2Fb', '%E2%82%AC', '%2E%2E')
+    """
+    raw = name.encode("utf-8", errors="surrogatepass")
+    text = "".join(chr(byte) if byte in _KEPT else f"%{byte:02X}" for byte in raw)
+    if not text:
+        return "%"
+    if len(text) <= _MOST_BYTES:
+        return text
+    return f"{text[: _MOST_BYTES // 2]}%%{hashlib.blake2b(raw, digest_size=16).hexdigest()}"

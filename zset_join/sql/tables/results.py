@@ -2,6 +2,8 @@
 
 A `Query` is a view that the fluent API continues (`query.view`), with `table()` for what it holds now and `start()` for its
 changes. A `Running` keeps the changes of its newest epochs and, as every pipeline, the contents of its view.
+
+`StatementContext`: the interface of a session to its statements.
 """
 
 from __future__ import annotations
@@ -22,9 +24,9 @@ from zset_join.query.reading import Reading
 from zset_join.runners.local.contents import repeated
 from zset_join.runners.local.pipeline import Pipeline
 from zset_join.runners.local.prepared import PreparedEpoch
-from zset_join.sql.tables.bound import BoundQuery
-from zset_join.sql.tables.catalog import Table
+from zset_join.sql.tables.catalog import BoundQuery, Catalog, Table
 from zset_join.sql.tables.settings import idle_timeout
+from zset_join.sql_expressions.dialects import Statement
 from zset_join.stages.aggregate import AggregateRequest
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import NextDue
@@ -32,10 +34,7 @@ from zset_join.zset.protocol import NextDue
 if TYPE_CHECKING:
     from zset_join.console import Console
 
-__all__ = [
-    "Message", "Query", "QueryChange", "QueryRunner", "QueryView", "Running", "TableWriter",
-    "changelog_table",
-]  # fmt: skip
+__all__ = ["Message", "Query", "QueryChange", "QueryView", "Running", "StatementContext", "TableWriter"]
 
 _KEPT_EPOCHS = 1000
 DELTA = "_tp_delta"
@@ -404,3 +403,49 @@ def sorted_rows(table: pa.Table, bound: BoundQuery) -> pa.Table:
         except (pa.ArrowException, TypeError) as error:
             raise SqlError(f"rows cannot be ordered that way: {error}.", code="NOT_OFFERED") from error
     return table if bound.limit is None else table.slice(0, bound.limit)
+
+
+class StatementContext(QueryRunner, Protocol):
+    """A session, as statements see it.
+
+    Attributes:
+        writes: whether queries write where they name a table; not where statements are only checked.
+        dialect: of statements.
+    """
+
+    writes: bool
+    dialect: str
+
+    @property
+    def catalog(self) -> Catalog:
+        """Return the objects of names."""
+        ...
+
+    @property
+    def running(self) -> list[Running]:
+        """Return the queries that run."""
+        ...
+
+    def query(self, statement: Statement, node: Any, settings: Mapping[str, str], *, emits_changelog: bool) -> Query:
+        """Bind a query."""
+        ...
+
+    def insert(self, name: str, rows: Any) -> int:
+        """Add rows to a table."""
+        ...
+
+    def writer_id(self) -> str | None:
+        """Return under which id the statement that runs writes outside; None for a new one."""
+        ...
+
+    def forget(self, name: str) -> None:
+        """Release the state of a dropped table."""
+        ...
+
+    def add_columns(self, table: Table, queries: Mapping[Running, Query], *, reread: Callable[[], str] | None = None) -> None:
+        """Let a table have more columns, and queries that read it be what they were over it; `reread`: where values are."""
+        ...
+
+    def change(self, change: QueryChange, *, is_preview: bool) -> list[str]:
+        """Let queries become others, all or none, or only find out what would differ; return that, line by line."""
+        ...

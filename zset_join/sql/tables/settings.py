@@ -18,8 +18,8 @@ import pyarrow.types as pt
 from zset_join.core.errors import OptionError, PlanError, SqlError
 from zset_join.core.options import DEFAULT_JOIN_MAX_BUFFERED_BYTES, BufferLimit, HotBudget, QueryOptions, parse_seconds
 from zset_join.lookup.options import Lookup
-from zset_join.shapes.version_join import Late
-from zset_join.sql_expressions.positions import Position, near
+from zset_join.shapes.timed_join import Late
+from zset_join.sql_expressions.consumed import Position, near
 from zset_join.stages.expiring import StateTtl
 from zset_join.stages.stage import StageOptions
 

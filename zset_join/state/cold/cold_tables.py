@@ -26,10 +26,10 @@ import pyarrow as pa
 
 from spill.cold_store import ColdRows, Int64s
 from spill.cold_stores import ColdStores, closing_on_error
-from spill.filters import seen_before, shift_of
 from spill.opening import open_stores
 from spill.residency import NEVER, ResidencyPolicy, Scores
 from spill.row_bytes import pack_rows, unpack_rows
+from spill.run_kernels import seen_before, shift_of
 from zset_join.core.options import HotBudget
 from zset_join.state.rows.directories import PrivateDirectory
 from zset_join.zset.row_layout import RowLayout

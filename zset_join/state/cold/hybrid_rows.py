@@ -39,11 +39,11 @@ from zset_join.core.options import HotBudget
 from zset_join.kernels.rows import side as s
 from zset_join.kernels.rows.moves import piece_end
 from zset_join.state.cold.cold_side import ColdSide, matchable_codes
-from zset_join.state.cold.row_limit import RowLimit
+from zset_join.state.cold.hot_rows import RowLimit
 from zset_join.state.rows.directories import PrivateDirectory
+from zset_join.state.rows.host_memory import UnusedMemory
 from zset_join.state.rows.side import PreparedSide, SideState
 from zset_join.state.rows.side_snapshot import restore_side, snapshot_epoch
-from zset_join.state.rows.unused_memory import UnusedMemory
 from zset_join.zset import ZSet
 
 __all__ = ["HybridRows"]
@@ -113,15 +113,7 @@ class HybridRows:
     # ---------------------------------------------------------------- an epoch
 
     def fetch(self, prepared: Sequence[PreparedSide | None]) -> None:
-        """Bring in what an epoch looks at.
-
-        Args:
-            prepared: the encoded delta of each side, None for an empty one.
-
-        Raises:
-            ResourceError: the disk cannot be read or written; nothing was lost.
-            StateError: what is on the disk is damaged.
-        """
+        """Bring in what an epoch looks at."""
         self._begin(prepared)
         is_first = self._make_room(sum(own.count for own in prepared if own is not None))
         self._is_looking = self._is_worth_looking()
@@ -142,11 +134,7 @@ class HybridRows:
         self._fetch_named(prepared)
 
     def _make_room(self, delta_rows: int) -> bool:
-        """Spill the rows that the last epoch could not, and those without room besides an epoch of so many rows.
-
-        Returns:
-            Whether the epoch is fetched for the first time.
-        """
+        """Spill the rows that the last epoch could not, and those without room besides an epoch of so many rows."""
         self._delta_rows = delta_rows
         is_first, self._is_within_budget = self._is_within_budget, False
         if is_first:  # a second preparation finds the rows where they were
@@ -194,12 +182,7 @@ class HybridRows:
                 raise
 
     def note_written(self, prepared: Sequence[PreparedSide | None], rewritten: Iterable[tuple[int, Int64s]] = ()) -> None:
-        """Note which rows an epoch has written, when it has been absorbed; those written again on disk take their place.
-
-        Args:
-            prepared: what was absorbed.
-            rewritten: side and numbers of further rows that were written.
-        """
+        """Note which rows an epoch has written, when it has been absorbed; those written again on disk take their place."""
         for side in self._opened:
             side.exchange()
         stamp = self._stamp if self._is_looking else None
@@ -212,11 +195,7 @@ class HybridRows:
             self._opened[number].hot.note_written(rows, stamp, self._clock)
 
     def spill_to_budget(self, working_bytes: int) -> None:
-        """Spill down to the budget, when the epoch has been absorbed and what it wrote is noted.
-
-        Args:
-            working_bytes: of the working arrays; the rows leave them room (`zset_join.state.cold.row_limit`).
-        """
+        """Spill down to the budget, when the epoch has been absorbed and what it wrote is noted."""
         self._is_within_budget = True
         self._working_bytes = working_bytes
         self._foresee()
@@ -316,14 +295,7 @@ class HybridRows:
     def _victims(
         self, rows: int, size: int, *, needed_since: int | None, slack: float = _SLACK
     ) -> list[tuple[Int64s, npt.NDArray[np.int32]]]:
-        """Return per side positions and bytes of the records that must go so that `rows` more of `size` bytes have room.
-
-        Args:
-            rows: more than there are.
-            size: of them.
-            needed_since: records of this epoch stay, as far as they were looked at; None: all may go.
-            slack: part of the budget that is freed beyond what must be.
-        """
+        """Return per side positions and bytes of the records that must go so that `rows` more of `size` bytes have room."""
         excess_rows, excess_bytes = self._excess(rows, size, slack)
         if not (excess_rows or excess_bytes):
             return []
@@ -341,13 +313,7 @@ class HybridRows:
         return _beyond(rows, max_rows, slack, _MOST_SLACK_ROWS), _beyond(size, max_bytes, slack, _MOST_SLACK_BYTES)
 
     def _spill_tombstones(self, rows: int, size: int, *, needed_since: int | None) -> int:
-        """Spill the oldest tombstones so that `rows` more of `size` bytes have room, as far as they make any; return how many.
-
-        Args:
-            rows: more than there are.
-            size: of them.
-            needed_since: those that this epoch names stay; None: all may go.
-        """
+        """Spill the oldest tombstones so that `rows` more of `size` bytes have room, if they make any; return the count."""
         spilled = 0
         for side in self._opened:
             excess_rows, excess_bytes = self._excess(rows, size, _SLACK) if side.hot.tombstones else (0, 0)
@@ -441,9 +407,6 @@ class HybridRows:
         """Mark the state as half-written while rows move; after a full disk, which shows between two moves, it is whole again.
 
         After any other error, damaged files among them, the marks stay, so that the state is not used again.
-
-        Args:
-            ends: whether the marks are taken away at the end; if not, absorbing does it.
         """
         self._is_moving = True
         epoch = self._opened[0].side.absorbed_epoch
@@ -467,12 +430,7 @@ class HybridRows:
     # ---------------------------------------------------------------- snapshots
 
     def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:
-        """Replace the state by a snapshot, part by part, within the budget; the caller ends absorbing. Cost: its rows.
-
-        Raises:
-            StateError: rows that contradict each other.
-            ResourceError: the disk is full or cannot be written.
-        """
+        """Replace the state by a snapshot, part by part, within the budget; the caller ends absorbing. Cost: its rows."""
         self._is_moving = False
         self._unspilled = None
         for side in self._opened:

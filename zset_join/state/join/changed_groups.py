@@ -26,13 +26,13 @@ from spill.row_bytes import UnpackedRows
 from zset_join.kernels.join import pairs as p
 from zset_join.kernels.join.groups import match_changes, partition_changes, range_changes
 from zset_join.kernels.join.streamed_rows import emit_streamed_rows
-from zset_join.kernels.rows import epoch as e
+from zset_join.kernels.rows import side as e
 from zset_join.kernels.rows.changes import clear_marks
 from zset_join.kernels.rows.side import H_ROWS_END
 from zset_join.state.cold.cold_side import ColdSide
-from zset_join.state.rows.key_equality import KeyRow, equal_keys
+from zset_join.state.rows.host_memory import release
+from zset_join.state.rows.keyed_rows import KeyRow, equal_keys
 from zset_join.state.rows.side import PreparedSide, SideState
-from zset_join.state.rows.unused_memory import release
 
 __all__ = ["ChangedGroups", "ChangedKey", "JoinParts", "OutputArrays", "Pairs", "Step"]
 

@@ -2,7 +2,7 @@
 
 The law: a pair counts if it passes the whole ON condition. Every candidate pair, one with equal keys that changes, is judged
 once, and the result kept as a bit, for retractions come out before insertions and an epoch may be absorbed later.
-Whether a row is shown alone follows from how many of its pairs pass (`zset_join.state.join.residual_degrees`), and so is
+Whether a row is shown alone follows from how many of its pairs pass (`ResidualDegrees`), and so is
 known when all pairs of its key were judged.
 
 So an epoch is worked off part by part: the pairs in memory, those with rows that pass through memory
@@ -10,6 +10,20 @@ So an epoch is worked off part by part: the pairs in memory, those with rows tha
 
 Remembers until the epoch is absorbed a bit per candidate pair, and what `ResidualDegrees` and `Gains` do. Cost: the candidate
 pairs; rows that pass are read as often as without a predicate, and those whose degree changes again.
+
+`ResidualDegrees`: how many matches each row has, when matching means more than an equal key.
+
+Without a residual predicate every row of a key has the same degree, and whether it is 0 can be read off the other side. With
+one, each row of a preserved side keeps its own degree in its record: the number of live rows of the other side that pass the
+whole ON condition. One epoch changes it by the passing candidate pairs:
+
+    a row that is present before and after:  + 1 per partner that arrives, - 1 per partner that goes
+    a new row:                             + 1 per partner that is present after the epoch
+
+It counts rows that are present, never messages: an update that replaces a matching partner leaves the degree as it is.
+
+Bytes during an epoch: 16 per (unchanged row, passing pair) of the touched keys of a part; until it is absorbed 16 to 24 per
+row that changes or whose degree does, and 16 per row whose padding changes. In state 8 per row.
 """
 
 from __future__ import annotations
@@ -21,18 +35,162 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
+from spill.cold_store import ColdRows
+from spill.row_bytes import UnpackedRows
+from zset_join.kernels.join.pairs import SHOWN_UNMATCHED
+from zset_join.kernels.values.keys import WEIGHT
+from zset_join.state.cold.cold_side import ColdSide
 from zset_join.state.join.changed_groups import ChangedKey, JoinParts, OutputArrays, Pairs, Step
-from zset_join.state.join.oversized_rows import OversizedRows
-from zset_join.state.join.residual_degrees import ResidualDegrees, live_flags
-from zset_join.state.join.streamed_rows import DegreesOnTheWay, Gains, Piece, Place, StreamedGroup, StreamedRows, revise_degrees
-from zset_join.state.rows.side import PreparedSide
+from zset_join.state.join.streamed_rows import OversizedRows, Piece, Place, StreamedGroup, StreamedRows
+from zset_join.state.rows.side import PreparedSide, SideState
 
 __all__ = ["JudgedEpoch", "ResidualPairs"]
+
+_Words = npt.NDArray[np.int64]
+
+
+class ResidualDegrees:
+    def __init__(self, side: SideState, kind: int, begin: int, changes: _Words) -> None:
+        self._side = side
+        self._kind = kind
+        self._begin = begin
+        self._refs, self._numbers, self._before, self._after = (words.copy() for words in changes)
+        self._gained = np.zeros(len(self._refs), np.int64)
+        self._touched: list[_Words] = []
+        self._touched_gain: list[_Words] = []
+
+    def add(
+        self, own_change: _Words, own_refs: _Words, other_was: npt.NDArray[np.bool_], other_is: npt.NDArray[np.bool_]
+    ) -> None:
+        is_change = own_change >= 0
+        if is_change.any():
+            at = own_change[is_change] - self._begin
+            was_there = self._before[at] > 0
+            gain = other_is[is_change].astype(np.int64) - (was_there & other_was[is_change])
+            np.add.at(self._gained, at, gain)
+        unchanged = ~is_change
+        if unchanged.any():
+            rows = (own_refs[unchanged] - self._side.first_record) // self._side.layout.stride + 1
+            gain = other_is[unchanged].astype(np.int64) - other_was[unchanged]
+            numbers, inverse = np.unique(rows, return_inverse=True)
+            gains = np.zeros(len(numbers), np.int64)
+            np.add.at(gains, inverse, gain)
+            self._touched.append(numbers)
+            self._touched_gain.append(gains)
+
+    def finish(self) -> None:
+        touched = np.concatenate([np.zeros(0, np.int64), *self._touched])
+        touched, inverse = np.unique(touched, return_inverse=True)
+        gains = np.zeros(len(touched), np.int64)
+        np.add.at(gains, inverse, np.concatenate([np.zeros(0, np.int64), *self._touched_gain]))
+        self.touched, gains = touched[gains != 0], gains[gains != 0]
+        touched_before = self._side.degrees(self.touched)
+        self.touched_after = touched_before + gains
+        degrees_before = np.zeros(len(self._refs), np.int64)
+        known = self._numbers != 0
+        degrees_before[known] = self._side.degrees(self._numbers[known])
+        after = degrees_before + self._gained
+        self.one_sided_rows = self._one_sided(degrees_before, after, touched_before)
+        there = self._after > 0
+        self._stored, self.degrees_after = self._numbers[there], after[there]
+        self._new_refs = self._refs[there & ~known]
+        del self._refs, self._numbers, self._before, self._after, self._gained, self._touched, self._touched_gain
+
+    def _one_sided(self, degrees_before: _Words, degrees_after: _Words, touched_before: _Words) -> tuple[_Words, _Words]:
+        shown_before, shown_after = (shown_by_degree(self._kind, degrees) for degrees in (degrees_before, degrees_after))
+        weights = self._after * shown_after - self._before * shown_before
+        touched_refs = self._side.first_record + (self.touched - 1) * self._side.layout.stride
+        shown = shown_by_degree(self._kind, self.touched_after) - shown_by_degree(self._kind, touched_before)
+        refs = np.concatenate([self._refs, touched_refs])
+        all_weights = np.concatenate([weights, self._side.weights(self.touched) * shown])
+        kept = all_weights != 0
+        return refs[kept], all_weights[kept]
+
+    def store(self, prepared: PreparedSide | None) -> None:
+        """Write the degrees after the epoch; called when the rows themselves have been absorbed."""
+        self._side.store_degrees(self.touched, self.touched_after)
+        numbers = self._stored
+        if prepared is not None and len(self._new_refs):
+            rows = (self._new_refs - prepared.encoded.address) // self._side.layout.stride
+            numbers[numbers == 0] = prepared.numbers[rows]
+        self._side.store_degrees(numbers, self.degrees_after)
+
+
+def shown_by_degree(kind: int, degrees: _Words) -> _Words:
+    """Return 1 for each row that the join shows alone because of its degree, else 0.
+
+    >>> shown_by_degree(SHOWN_UNMATCHED, np.array([0, 1, 2])).tolist()
+    [1, 0, 0]
+    """
+    return ((degrees == 0) if kind == SHOWN_UNMATCHED else (degrees > 0)).astype(np.int64)
+
+
+def live_flags(changes: _Words, before: _Words, after: _Words) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """Return whether partners were and are present; change -1 is an unchanged row, there both times."""
+    unchanged = changes < 0
+    return unchanged | (before[changes] > 0), unchanged | (after[changes] > 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Gains:
+    """Changed match counts of streamed rows: position on disk, hash and gain of each row that gains any."""
+
+    places: _Words
+    codes: _Words
+    gains: _Words
+
+
+class DegreesOnTheWay:
+    """Count the matches that the rows of a group gain, and return the rows that the join then emits for each alone."""
+
+    def __init__(self, cold: ColdSide, kind: int, group: StreamedGroup) -> None:
+        self._side = cold.side
+        self._kind = kind
+        self._found = group
+        self._gains = np.zeros(group.records.count, np.int64)
+
+    def add(self, refs: _Words, other_was: npt.NDArray[np.bool_], other_is: npt.NDArray[np.bool_]) -> None:
+        """Count passing pairs: record addresses of the rows, and whether their partner was and is present."""
+        rows = (refs - self._found.records.address) // self._side.layout.stride
+        np.add.at(self._gains, rows, other_is.astype(np.int64) - other_was)
+
+    def gains(self) -> Gains:
+        at, lying = np.flatnonzero(self._gains), self._found.lying
+        return Gains(lying.places[at], lying.codes[at], self._gains[at])
+
+    def one_sided_rows(self) -> Pairs:
+        """Return left and right refs and weights of the single rows that the join now emits."""
+        stride, at = self._side.layout.stride, np.flatnonzero(self._gains)
+        records = self._found.records
+        before = records.words(self._side.layout.degree_offset, stride)[at]
+        shown = shown_by_degree(self._kind, before + self._gains[at]) - shown_by_degree(self._kind, before)
+        weights = records.words(WEIGHT, stride)[at] * shown
+        refs, weights = records.address + stride * at[weights != 0], weights[weights != 0]
+        padded = np.zeros(len(refs), np.int64)
+        return (refs, padded, weights) if self._found.side == 0 else (padded, refs, weights)
+
+
+def revise_degrees(cold: ColdSide, gained: Sequence[Gains]) -> None:
+    """Write those rows of a side again that passed and whose degree changes; `ColdSide.exchange` puts them in their places."""
+    places = np.concatenate([each.places for each in gained])
+    order = np.argsort(places)
+    places, gains = places[order], np.concatenate([each.gains for each in gained])[order]
+    layout = cold.side.layout
+
+    def revised(lying: ColdRows, records: UnpackedRows) -> npt.NDArray[np.bool_]:
+        at = np.minimum(np.searchsorted(places, lying.places), len(places) - 1)
+        changes: npt.NDArray[np.bool_] = places[at] == lying.places
+        degrees = records.words(layout.degree_offset, layout.stride)
+        degrees[changes] += gains[at[changes]]
+        return changes
+
+    if len(places):
+        cold.revise(np.unique(np.concatenate([each.codes for each in gained])), revised)
+
 
 _LEFT = 0
 _ALONE = -1
 _JUDGED_AT_ONCE = 1 << 14
-_Words = npt.NDArray[np.int64]
 _Flags = npt.NDArray[np.bool_]
 
 

@@ -4,7 +4,7 @@
     class Deduplicate: ...
 
 The law: another number of deltas than inputs, tables that are no snapshot, and use after `close` are errors with a code
-(`zset_join.state.rows.usage`), before anything is changed. So is an answer, or a list of all answers, that is read once the
+(see `check_deltas`), before anything is changed. So is an answer, or a list of all answers, that is read once the
 epoch was absorbed or the state was restored or closed (`ANSWER_OUTDATED`): it is made while it is read, and never from another
 state than the one it is about. An epoch that is refused, or a snapshot, leaves answers that were requested readable.
 
@@ -23,8 +23,8 @@ import pyarrow as pa
 
 from zset_join.core.epochs import Tick
 from zset_join.core.errors import StateError
+from zset_join.state.rows.directories import check_deltas, check_tables, closed
 from zset_join.state.rows.side_snapshot import SNAPSHOT_WEIGHT
-from zset_join.state.rows.usage import check_deltas, check_tables, closed
 from zset_join.zset import ZSet
 
 __all__ = ["Answers", "guarded"]

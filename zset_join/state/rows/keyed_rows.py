@@ -7,11 +7,15 @@ The law: `find` lists exactly the pairs of a requested key and a stored row with
 nothing, or NULL under `null_safe`. Per requested key the rows arrive in the order they were added in.
 
 Remembers `layout.stride` bytes per row plus long strings, and 13 to 26 per key. Rows are numbered until the next `compact`.
+
+`equal_keys`: whether rows have the join key of another one, by value; the rows may be of either side, in a state, a delta or on
+disk.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,15 +25,16 @@ import pyarrow as pa
 from zset_join.core.relation import Relation
 from zset_join.core.row_conversion import conform
 from zset_join.kernels.rows import side as s
-from zset_join.kernels.rows.chains import count_matches, list_matches
-from zset_join.kernels.values import columns as c
-from zset_join.state.rows.hash_seed import IN_MEMORY, HashTables
+from zset_join.kernels.rows.slots import count_matches, list_matches
+from zset_join.kernels.rows.storing import mark_equal_keys
+from zset_join.kernels.values import keys as c
+from zset_join.state.rows.directories import IN_MEMORY, HashTables
 from zset_join.state.rows.side import SideRules, SideState
 from zset_join.state.rows.side_snapshot import restore_side, side_reader
 from zset_join.zset import ZSet
 from zset_join.zset.row_layout import RowLayout
 
-__all__ = ["KeyFinder", "KeyedRows", "Matches"]
+__all__ = ["KeyFinder", "KeyRow", "KeyedRows", "equal_keys"]
 
 Matches = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
 """Positions of the requested keys, ascending, and the numbers of the rows that each of them met."""
@@ -170,3 +175,26 @@ class KeyedRows:
 
     def close(self) -> None:
         self.side.close()
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRow:
+    side: SideState
+    ref: int  # address of its record, which this object keeps alive
+    owner: object = None  # of the record, where nothing else keeps it in memory
+
+
+def equal_keys(key: KeyRow, side: SideState, refs: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Return which records of a side have the key of a row. Cost: the records."""
+    marks = np.zeros(len(refs), np.uint8)
+    mark_equal_keys(
+        key.ref,
+        key.side.arena.heap_address,
+        key.side.join_columns.address,
+        int(refs.ctypes.data),
+        len(refs),
+        side.arena.heap_address,
+        side.join_columns.address,
+        int(marks.ctypes.data),
+    )
+    return marks.view(np.bool_)

@@ -31,18 +31,14 @@ from zset_join.core.relation import Relation
 from zset_join.core.row_conversion import conform
 from zset_join.kernels.join import absorb as kernels_absorb
 from zset_join.kernels.rows import changes as ch
-from zset_join.kernels.rows import compact as kernels_compact
-from zset_join.kernels.rows import delta as d
+from zset_join.kernels.rows import moves as kernels_compact
 from zset_join.kernels.rows import side as s
-from zset_join.kernels.rows.eviction import bytes_of_rows, evict_rows
-from zset_join.kernels.rows.tombstones import list_tombstones
-from zset_join.kernels.values import columns as c
+from zset_join.kernels.rows.storing import bytes_of_rows, evict_rows, list_tombstones
+from zset_join.kernels.values import keys as c
 from zset_join.shapes.kept_types import MOST_NULL_KEYS, count_sequence_words
-from zset_join.state.rows.directories import hold_directory
-from zset_join.state.rows.hash_seed import HashTables
-from zset_join.state.rows.row_arena import RowArena
-from zset_join.state.rows.sequence import sequence_nulls, sequence_words
-from zset_join.state.rows.slot_table import SlotTable
+from zset_join.state.rows.directories import HashTables, hold_directory
+from zset_join.state.rows.order_words import sequence_nulls, sequence_words
+from zset_join.state.rows.row_tables import RowArena, SlotTable
 from zset_join.zset import ZSet
 from zset_join.zset.row_layout import EncodedRows, RowLayout
 
@@ -56,18 +52,18 @@ _COUNTS = slice(s.H_STALE_ROWS, s.H_REJECTED_ROWS + 1)
 
 # The words of the view that hold the addresses of one line each; two at one place are never used in one mode.
 _LINES = (
-    (d.D_JOIN_CODES,),
-    (d.D_IDENTITY_CODES,),
-    (d.D_NUMBERS,),
-    (d.D_FIRST_OF,),
-    (d.D_LAST_OF,),
-    (d.D_FOUND,),
-    (d.D_AFTER_OF,),
-    (d.D_INSERTED_DELETED, d.D_ENTRY_OF),
-    (d.D_MOVED_OVERWRITTEN, d.D_BEFORE_OF),
-    (d.D_OTHERS_LIST,),
+    (s.D_JOIN_CODES,),
+    (s.D_IDENTITY_CODES,),
+    (s.D_NUMBERS,),
+    (s.D_FIRST_OF,),
+    (s.D_LAST_OF,),
+    (s.D_FOUND,),
+    (s.D_AFTER_OF,),
+    (s.D_INSERTED_DELETED, s.D_ENTRY_OF),
+    (s.D_MOVED_OVERWRITTEN, s.D_BEFORE_OF),
+    (s.D_OTHERS_LIST,),
 )
-_BYTE_LINES = (d.D_STATUS, d.D_UNMATCHABLE, d.D_IDENTITY_NULLS)
+_BYTE_LINES = (s.D_STATUS, s.D_UNMATCHABLE, s.D_IDENTITY_NULLS)
 _LEAST_ROWS = 256
 
 
@@ -89,7 +85,7 @@ class DeltaArrays:
     """
 
     def __init__(self, stride: int) -> None:
-        self.words: npt.NDArray[np.int64] = np.zeros(d.DELTA_WORDS, np.int64)
+        self.words: npt.NDArray[np.int64] = np.zeros(s.DELTA_WORDS, np.int64)
         self.address = int(self.words.ctypes.data)
         self._stride = stride
         self._rows = 0
@@ -119,8 +115,8 @@ class DeltaArrays:
                 self.words[place] = line.ctypes.data
         for marks, place in zip(self._bytes, _BYTE_LINES, strict=True):
             self.words[place] = marks.ctypes.data
-        self.words[d.D_ROWS] = self.records.ctypes.data
-        self.words[d.D_TABLE] = self._table.ctypes.data
+        self.words[s.D_ROWS] = self.records.ctypes.data
+        self.words[s.D_TABLE] = self._table.ctypes.data
 
     def line(self, place: int) -> npt.NDArray[Any]:
         """Return the array at a word of the view."""
@@ -166,39 +162,39 @@ class PreparedSide:
 
     @property
     def status(self) -> Any:
-        return self.arrays.line(d.D_STATUS)
+        return self.arrays.line(s.D_STATUS)
 
     @property
     def join_codes(self) -> Any:
-        return self.arrays.line(d.D_JOIN_CODES)
+        return self.arrays.line(s.D_JOIN_CODES)
 
     @property
     def unmatchable(self) -> Any:
         """Return for every row whether its join key can never match, as bytes."""
-        return self.arrays.line(d.D_UNMATCHABLE)
+        return self.arrays.line(s.D_UNMATCHABLE)
 
     @property
     def identity_codes(self) -> Any:
-        return self.arrays.line(d.D_IDENTITY_CODES)
+        return self.arrays.line(s.D_IDENTITY_CODES)
 
     @property
     def numbers(self) -> Any:
         """Return, once it is absorbed, the row number of every row of the delta that was stored."""
-        return self.arrays.line(d.D_NUMBERS)
+        return self.arrays.line(s.D_NUMBERS)
 
     @property
     def first_of(self) -> Any:
-        return self.arrays.line(d.D_FIRST_OF)
+        return self.arrays.line(s.D_FIRST_OF)
 
     @property
     def last_of(self) -> Any:
         """Return the row that decides for every entry; -1 where the state is newer."""
-        return self.arrays.line(d.D_LAST_OF)
+        return self.arrays.line(s.D_LAST_OF)
 
     @property
     def after_of(self) -> Any:
         """Return, for upserts, the row of every entry that is live after the epoch; -1 for none."""
-        return self.arrays.line(d.D_AFTER_OF)
+        return self.arrays.line(s.D_AFTER_OF)
 
 
 class SideState:
@@ -261,13 +257,13 @@ class SideState:
         self._fingerprint = _fingerprint(relation, self.layout, *facts)
         self._arrays = DeltaArrays(self.layout.stride)
         for place, columns in (
-            (d.D_JOIN_COLUMNS, self.join_columns),
-            (d.D_IDENTITY_COLUMNS, self.identity_columns),
-            (d.D_COMPARED_COLUMNS, self._compared_columns),
-            (d.D_OTHER_COLUMNS, self._other_columns),
-            (d.D_VARIABLES, self._variables),
-            (d.D_SILENT_COLUMNS, self._silent_columns),
-            (d.D_SILENT_VARIABLES, self._silent_variables),
+            (s.D_JOIN_COLUMNS, self.join_columns),
+            (s.D_IDENTITY_COLUMNS, self.identity_columns),
+            (s.D_COMPARED_COLUMNS, self._compared_columns),
+            (s.D_OTHER_COLUMNS, self._other_columns),
+            (s.D_VARIABLES, self._variables),
+            (s.D_SILENT_COLUMNS, self._silent_columns),
+            (s.D_SILENT_VARIABLES, self._silent_variables),
         ):
             self._arrays.words[place] = columns.address
         self._release = hold_directory(self, directory, name)
@@ -355,12 +351,12 @@ class SideState:
         rows = conform(delta.rows, self.relation)
         sequence = [rows.column(at) for at in self._sequence_indices] if words is None else []
         words = sequence_words(sequence) if words is None else words
-        encoded = self.layout.encode(rows, words, arrays.records, int(arrays.words[d.D_ROWS]))
+        encoded = self.layout.encode(rows, words, arrays.records, int(arrays.words[s.D_ROWS]))
         weights = pa.py_buffer(np.ascontiguousarray(delta.weights))  # whose address costs less than an array's own
         encoded.owners.append(weights)
-        arrays.words[d.D_COUNT] = count
-        arrays.words[d.D_WEIGHTS] = weights.address
-        arrays.words[d.D_TABLE_BITS] = table_bits(count)
+        arrays.words[s.D_COUNT] = count
+        arrays.words[s.D_WEIGHTS] = weights.address
+        arrays.words[s.D_TABLE_BITS] = table_bits(count)
         lost, nulls, bad = ch.hash_delta(self.view, arrays.address, self.has_identity, mode == "append")
         prepared = PreparedSide(delta, encoded, arrays, dropped=lost if self.drops_unmatchable else 0)
         if not self.arranges:
@@ -368,7 +364,7 @@ class SideState:
         if encoded.unfit is not None:
             self._set_status(prepared, encoded.unfit, ch.KEY_RANGE)
         if lost and self.drops_unmatchable and mode != "upsert":
-            self._set_status(prepared, arrays.line(d.D_UNMATCHABLE)[:count] != 0, ch.NOTHING)
+            self._set_status(prepared, arrays.line(s.D_UNMATCHABLE)[:count] != 0, ch.NOTHING)
         if not self.has_identity:
             if bad or encoded.unfit is not None:
                 prepared.rejected = int((prepared.status[:count] > ch.LAST_HARMLESS).sum())
@@ -384,7 +380,7 @@ class SideState:
         ch.group_rows(self.view, arrays.address, is_changelog)
         if is_changelog:
             ch.resolve_weights(self.view, arrays.address)
-        prepared.entries, prepared.stale, _, prepared.rejected = arrays.words[d.D_ENTRIES : d.D_REJECTED + 1].tolist()
+        prepared.entries, prepared.stale, _, prepared.rejected = arrays.words[s.D_ENTRIES : s.D_REJECTED + 1].tolist()
 
     def _set_status(self, prepared: PreparedSide, marked: npt.NDArray[np.bool_], status: int) -> None:
         own = prepared.status[: prepared.count]
@@ -394,7 +390,7 @@ class SideState:
         count = prepared.count
         if self.relation.mode == "upsert":
             if nulls:
-                self._set_status(prepared, self._arrays.line(d.D_IDENTITY_NULLS)[:count] != 0, ch.NULL_PRIMARY_KEY)
+                self._set_status(prepared, self._arrays.line(s.D_IDENTITY_NULLS)[:count] != 0, ch.NULL_PRIMARY_KEY)
         else:
             for column in self.relation.primary_key:
                 key = prepared.delta.rows.column(column)
@@ -415,7 +411,7 @@ class SideState:
         if self.relation.mode == "changelog":
             return int(ch.changes_of_weights(self.view, delta, base, changes, marks))
         end = int(ch.changes_of_upserts(self.view, delta, self.drops_unmatchable, base, changes, marks))
-        prepared.stale, prepared.unknown_deletes = prepared.arrays.words[d.D_STALE : d.D_UNKNOWN_DELETES + 1].tolist()
+        prepared.stale, prepared.unknown_deletes = prepared.arrays.words[s.D_STALE : s.D_UNKNOWN_DELETES + 1].tolist()
         return end
 
     # ---------------------------------------------------------------- writing
@@ -681,7 +677,7 @@ class SideState:
     def promote(self, writer: SideState) -> None:
         """Let a follower write the rows from now on, arranged as they are, and follow it with all others."""
         writer.arranges, writer.join_columns, writer._arranged_by = self.arranges, self.join_columns, self._arranged_by
-        writer._arrays.words[d.D_JOIN_COLUMNS] = writer.join_columns.address
+        writer._arrays.words[s.D_JOIN_COLUMNS] = writer.join_columns.address
         self._absorbed = self.absorbed_epoch
         self.header[s.H_ABSORBED_EPOCH] = writer._absorbed
         writer._owner, self._owner = None, writer

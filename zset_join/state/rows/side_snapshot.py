@@ -25,11 +25,10 @@ from zset_join.core.errors import StateError
 from zset_join.kernels.machine.compiled import kernel
 from zset_join.kernels.machine.memory import load_u8, load_u32, load_u64, store_u64
 from zset_join.kernels.rows import changes as ch
-from zset_join.kernels.rows import delta as d
 from zset_join.kernels.rows import side as s
-from zset_join.kernels.rows.epoch import CHANGE_WORDS
-from zset_join.kernels.rows.tombstones import date_newest, requeue
-from zset_join.kernels.values import columns as c
+from zset_join.kernels.rows.side import CHANGE_WORDS
+from zset_join.kernels.rows.storing import date_newest, requeue
+from zset_join.kernels.values import keys as c
 from zset_join.shapes.kept_types import NullKeys
 from zset_join.state.rows.side import PreparedSide, SideState
 from zset_join.zset import ZSet, single_batch
@@ -273,7 +272,7 @@ def _repeated(side: SideState, prepared: PreparedSide) -> int:
     if not side.has_identity:
         return 0
     fit, entries = np.count_nonzero(prepared.status[: prepared.count] == ch.OK), prepared.entries
-    return int(fit - entries + np.count_nonzero(prepared.arrays.line(d.D_FOUND)[:entries]))
+    return int(fit - entries + np.count_nonzero(prepared.arrays.line(s.D_FOUND)[:entries]))
 
 
 def _restore_part(

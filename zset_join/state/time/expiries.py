@@ -8,25 +8,36 @@ not.
 
 Files: `<name>.times`, `<name>.due`. Bytes: 16 per row number and 16 per entry; a live row has one, and a row that went before
 its time leaves one behind until then.
+
+`PendingRows`: rows that wait for the watermark to pass their time, the earliest first.
+
+They are under no run: only a heap by time leads to them, so that an advance of the watermark touches what is due and nothing
+else. Each names its key, which is not forgotten while a row waits for it.
+
+Files: `<name>.header`, `.rows`, `.heap`, `.due`. Bytes per row: `layout.stride`, long strings, 16.
 """
 
 from __future__ import annotations
 
 import ctypes
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from zset_join.kernels.join.absorb import heap_bytes_needed
 from zset_join.kernels.rows import side as s
-from zset_join.kernels.time import due_heap as d
+from zset_join.kernels.time import expiry as e
+from zset_join.kernels.time import versions as v
 from zset_join.kernels.time.runs import NEVER
-from zset_join.kernels.values import columns as c
-from zset_join.state.rows.region import Region
+from zset_join.kernels.values import keys as c
+from zset_join.state.rows.host_memory import Region
 from zset_join.state.rows.side import SideState
+from zset_join.state.time.key_runs import KeyGroups, RowStore
 
-__all__ = ["DueHeap", "Expiries"]
+__all__ = ["DueHeap", "DueRows", "Expiries", "PendingRows"]
 
 
 class DueHeap:
@@ -56,29 +67,29 @@ class DueHeap:
 
     def first(self) -> int | None:
         """Return the earliest time, None when nothing waits."""
-        return int(d.first_due(self.address)) if self.length else None
+        return int(e.first_due(self.address)) if self.length else None
 
     def due(self, time: int) -> npt.NDArray[np.int64]:
         """Return the numbers of what is due at a time. Cost: what is due."""
         room = 1024
         while True:
             numbers, stack = np.empty(room, np.int64), np.empty(2 * room + 2, np.int64)
-            due_count = int(d.list_due(self.address, self.length, time, numbers, stack))
+            due_count = int(e.list_due(self.address, self.length, time, numbers, stack))
             if due_count <= room:
                 return numbers[:due_count]
             room = min(4 * room, self.length)
 
     def push(self, time: int, numbers: npt.NDArray[np.int64]) -> None:
         self.make_room(len(numbers))
-        self.length = int(d.push_all(self.address, self.length, time, numbers))
+        self.length = int(e.push_all(self.address, self.length, time, numbers))
 
     def push_each(self, times: npt.NDArray[np.int64], numbers: npt.NDArray[np.int64]) -> None:
         self.make_room(len(numbers))
-        self.length = int(d.push_each(self.address, self.length, times, numbers))
+        self.length = int(e.push_each(self.address, self.length, times, numbers))
 
     def pop(self, time: int, due: int) -> None:
         if due:
-            self.length = int(d.pop_due(self.address, self.length, time, due))
+            self.length = int(e.pop_due(self.address, self.length, time, due))
 
     def resident_bytes(self) -> int:
         return 16 * self.length
@@ -231,3 +242,87 @@ class Expiries:
     def close(self) -> None:
         self._region.close()
         self._heap.close()
+
+
+_H_DUE_LENGTH = 42
+
+
+@dataclass(slots=True)
+class DueRows:
+    refs: _Words  # record addresses
+    keys: _Words  # number of the key of each, 0 where the state has none
+    groups: _Words  # group of each in this epoch, -1 for none
+    weights: _Words
+
+
+class PendingRows(RowStore):
+    """Own the waiting rows of one input; the arguments are those of `RowStore`."""
+
+    def _open(self) -> None:
+        super()._open()
+        self.due = DueHeap(self.arena.header, _H_DUE_LENGTH, directory=self._directory, name=self.name)
+
+    def due_rows(self, time: int, groups: KeyGroups) -> tuple[_Words, DueRows]:
+        """Return the numbers of the rows that are due, and the rows."""
+        numbers = self.due.due(time)
+        count = len(numbers)
+        due = DueRows(*(np.empty(count, np.int64) for _ in range(4)))
+        v.rows_of_waiting(
+            self.keys.view,
+            self.view,
+            numbers,
+            count,
+            groups.table,
+            groups.bits,
+            groups.numbers,
+            due.refs,
+            due.keys,
+            due.groups,
+            due.weights,
+        )
+        return numbers, due
+
+    def release(self, time: int, numbers: _Words) -> _Words:
+        """Free rows that are due at a time, all of them; return their keys."""
+        keys = np.empty(len(numbers), np.int64)
+        place = self.keys.waiting_place
+        e.free_waiting(self.keys.view, place, self.view, self.variables.address, numbers, len(numbers), keys)
+        self.due.pop(time, len(numbers))
+        return keys
+
+    def store(self, address: int, rows: int, chosen: _Words, weights: _Words, groups: KeyGroups, group_of: _Words) -> None:
+        """Let rows of a delta wait: those at the positions `chosen` of `rows` records; their keys have numbers."""
+        heap_bytes = 0
+        if len(self.variables):
+            heap_bytes = int(heap_bytes_needed(address, self.layout.stride, rows, self.variables.address))
+        self.make_room(len(chosen), heap_bytes)
+        self.due.make_room(len(chosen))
+        self.due.length = int(
+            e.store_waiting(
+                self.keys.view,
+                self.keys.waiting_place,
+                self.view,
+                self.variables.address,
+                address,
+                chosen,
+                weights,
+                group_of,
+                groups.numbers,
+                self.due.address,
+                self.due.length,
+            )
+        )
+
+    def resident_bytes(self) -> int:
+        return super().resident_bytes() + self.due.resident_bytes()
+
+    def is_current(self) -> bool:
+        return super().is_current() and self.due.is_current()
+
+    def clear(self) -> None:
+        self.due.close(remove=True)
+        super().clear()
+
+    def close(self) -> None:
+        self.due.close()
+        super().close()

@@ -28,18 +28,17 @@ from zset_join.core.epochs import Tick
 from zset_join.core.relation import Relation
 from zset_join.core.row_conversion import cast_key, take_rows
 from zset_join.kernels.rows import changes as ch
-from zset_join.kernels.rows import delta as d
 from zset_join.kernels.rows import side as s
 from zset_join.kernels.time.runs import NEVER
-from zset_join.kernels.values import columns as c
+from zset_join.kernels.values import keys as c
 from zset_join.shapes.event_time import EventTime
-from zset_join.state.rows.hash_seed import HashTables
+from zset_join.state.rows.directories import HashTables
 from zset_join.state.rows.keyed_rows import KeyedRows
+from zset_join.state.rows.order_words import time_words
 from zset_join.state.rows.side import PreparedSide, SideRules, SideState
 from zset_join.state.rows.side_changes import NetChanges, SideChanges
 from zset_join.state.rows.side_snapshot import refuse_contradictions, restore_side, side_reader
 from zset_join.state.time.expiries import Expiries
-from zset_join.state.time.order_words import time_words
 from zset_join.zset import ZSet
 
 __all__ = ["COUNTERS", "ExpiringEpoch", "ExpiringRows", "TimeToLive", "ended_by", "later"]
@@ -327,7 +326,7 @@ class ExpiringRows:
         numbers = prepared.numbers
         if self.relation.mode == "append":
             return np.array(numbers[: prepared.count][prepared.status[: prepared.count] == 0], np.int64)
-        lines = [prepared.arrays.line(at)[: prepared.entries] for at in (d.D_FOUND, d.D_AFTER_OF, d.D_FIRST_OF)]
+        lines = [prepared.arrays.line(at)[: prepared.entries] for at in (s.D_FOUND, s.D_AFTER_OF, s.D_FIRST_OF)]
         before, after, first = lines
         return np.array(numbers[first[(before == 0) & (after > 0)]], np.int64)
 

@@ -28,7 +28,7 @@ import pyarrow as pa
 
 from zset_join.core.row_conversion import cast_key
 from zset_join.shapes.event_time import EventTime
-from zset_join.state.time.order_words import NULL_WORD
+from zset_join.state.rows.order_words import NULL_WORD
 
 __all__ = ["TimeLabels", "time_values"]
 

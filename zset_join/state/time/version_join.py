@@ -11,7 +11,7 @@ The law: `answer` reads the state before the epoch and changes nothing; its answ
 not from what was freed: a right row is freed only when a newer one is past the watermark too, and no left row that counts is
 older.
 
-Remembers: see `zset_join.state.time.versioned_rows` and `pending_rows`.
+Remembers: see `zset_join.state.time.versioned_rows` and `expiries`.
 """
 
 from __future__ import annotations
@@ -30,21 +30,29 @@ from zset_join.kernels.rows import side as s
 from zset_join.kernels.time import versions as v
 from zset_join.kernels.time.runs import NEVER
 from zset_join.shapes.operator_options import OperatorOptions
-from zset_join.shapes.version_join import VersionJoinShape
-from zset_join.state.rows.hash_seed import HashTables
-from zset_join.state.rows.rejected_rows import no_rejections
-from zset_join.state.time import rejections as b
-from zset_join.state.time.expiring_runs import ExpiringRuns
-from zset_join.state.time.joined_pairs import JoinedPairs, Transitions
-from zset_join.state.time.key_runs import KeyGroups, KeyRuns
-from zset_join.state.time.late_rows import Arrivals, Passed, mark_late
-from zset_join.state.time.nearest_passing import NearestPassing
-from zset_join.state.time.order_words import NULL_WORD, count_order_words, order_words, time_words
-from zset_join.state.time.pending_rows import DueRows, PendingRows
-from zset_join.state.time.row_store import RowStore
+from zset_join.shapes.timed_join import VersionJoinShape
+from zset_join.state.rows.directories import HashTables
+from zset_join.state.rows.order_words import NULL_WORD, count_order_words, order_words, time_words
+from zset_join.state.rows.side_changes import no_rejections
+from zset_join.state.time.expiries import DueRows, PendingRows
+from zset_join.state.time.joined_pairs import JoinedPairs, NearestPassing, Transitions
+from zset_join.state.time.key_runs import KeyGroups, KeyRuns, RowStore
+from zset_join.state.time.late_rows import (
+    LATE_CORRECTION,
+    NULL_KEY,
+    NULL_TIME,
+    TIME_JUMP,
+    Arrivals,
+    GivenRows,
+    Passed,
+    VersionEpoch,
+    first_status,
+    late_or_rejected_rows,
+    mark_late,
+    raise_for_rejections,
+)
 from zset_join.state.time.time_labels import TimeLabels, time_values
-from zset_join.state.time.version_epoch import VersionEpoch
-from zset_join.state.time.versioned_rows import NewRows, PreparedRows, VersionedRows
+from zset_join.state.time.versioned_rows import ExpiringRuns, NewRows, PreparedRows, VersionedRows
 from zset_join.zset import ZSet
 from zset_join.zset.row_layout import RowLayout
 
@@ -240,7 +248,7 @@ class VersionJoin:
         if not any(len(delta) for delta in deltas):
             return no_rejections()
         given = self._prepare(tick, deltas).given[: 2 if self._owns_table else 1]
-        return b.late_or_rejected_rows(given, with_late=not self._refuses_late)  # else the answer raises
+        return late_or_rejected_rows(given, with_late=not self._refuses_late)  # else the answer raises
 
     def next_due(self) -> int | None:
         """Return the watermark at which a row that waits must be answered; None when none waits."""
@@ -251,7 +259,7 @@ class VersionJoin:
 
     def _refuse(self, epoch: VersionEpoch) -> None:
         if self.on_bad_input == "error":
-            b.raise_for_rejections(epoch.given, epoch.tick, of_late=self._refuses_late)
+            raise_for_rejections(epoch.given, epoch.tick, of_late=self._refuses_late)
 
     def horizon(self, watermark: int | None) -> int | None:
         """Return the time up to which rows are past at a watermark."""
@@ -317,8 +325,8 @@ class VersionJoin:
             owners.append(encoded)
             address = encoded.address
         left_key, right_key = zip(*shape.key, strict=True)
-        lefts = b.GivenRows(shape.left, deltas[0], left_key, left_status)
-        given = lefts, b.GivenRows(shape.right, deltas[1], right_key, right_status)
+        lefts = GivenRows(shape.left, deltas[0], left_key, left_status)
+        given = lefts, GivenRows(shape.right, deltas[1], right_key, right_status)
         self._prepared = VersionEpoch(
             tick, (deltas[0], deltas[1]), groups, right, left, address, probe_times, given, counts, owners
         )
@@ -341,7 +349,7 @@ class VersionJoin:
         self, batch: pa.RecordBatch, weights: _Words, tick: Tick, groups: KeyGroups
     ) -> tuple[_Words, npt.NDArray[np.uint8]]:
         times, missing = self._time_words(batch, 0)
-        status = b.first_status(weights, is_append=self.shape.left.mode == "append")
+        status = first_status(weights, is_append=self.shape.left.mode == "append")
         self._mark_bad(status, missing if self.shape.is_versioned else None, times, tick, groups.unfit[0])
         return times, status
 
@@ -349,7 +357,7 @@ class VersionJoin:
         self, batch: pa.RecordBatch, weights: _Words, tick: Tick, groups: KeyGroups
     ) -> tuple[_Words, npt.NDArray[np.uint8]]:
         times, missing = self._time_words(batch, 1)
-        status = b.first_status(weights, is_append=self.shape.right.mode == "append")
+        status = first_status(weights, is_append=self.shape.right.mode == "append")
         null_key: _Marks | None = None
         for _, name in self.shape.key:
             column = batch.column(name)
@@ -363,20 +371,20 @@ class VersionJoin:
             missing = null_key = None
         self._mark_bad(status, missing, times, tick, groups.unfit[1])
         if null_key is not None:
-            status[null_key & (status == ch.OK)] = b.NULL_KEY
+            status[null_key & (status == ch.OK)] = NULL_KEY
         return times, status
 
     def _mark_bad(
         self, status: npt.NDArray[np.uint8], missing: _Marks | None, times: _Words, tick: Tick, unfit: _Marks | None
     ) -> None:
         if missing is not None:
-            status[missing & (status == ch.OK)] = b.NULL_TIME
+            status[missing & (status == ch.OK)] = NULL_TIME
         if unfit is not None:
             status[unfit & (status == ch.OK)] = ch.KEY_RANGE
         before = self.shape.times.of_watermark(tick.watermark_before_us)
         if self.shape.max_watermark_jump is not None and before is not None:
             furthest = min(before + self.shape.max_watermark_jump, NEVER)
-            status[(times > furthest) & (status == ch.OK)] = b.TIME_JUMP
+            status[(times > furthest) & (status == ch.OK)] = TIME_JUMP
 
     # ---------------------------------------------------------------- writing; called by `VersionJoins`
 
@@ -390,7 +398,7 @@ class VersionJoin:
         if not self._owns_table:  # keys that another join has stored have their numbers now
             self.keys.number(epoch.groups)
             rejected = rejected[:1]
-            late = int((epoch.given[0].status == b.LATE_CORRECTION).sum())
+            late = int((epoch.given[0].status == LATE_CORRECTION).sum())
             epoch.counts = {"late_rows": epoch.counts.get("late_rows", 0), "late_corrections": late}
         keys = self._expire(epoch, tick, self._store(epoch, tick))
         epoch.counts["rejected"] = sum(one.rejected_count() for one in rejected)
@@ -480,7 +488,7 @@ class VersionJoin:
         columns[side] = [batch.column(pair[side]) for pair in shape.key]
         groups = self.keys.group(columns)
         times, _ = self._time_words(batch, side)
-        status = b.first_status(weights, is_append=False)
+        status = first_status(weights, is_append=False)
         if isinstance(rows, PendingRows):
             records = np.empty(batch.num_rows * rows.layout.stride, np.uint8)
             encoded = rows.layout.encode(batch, [self._probe_times(times), arrivals], records, int(records.ctypes.data))

@@ -19,11 +19,10 @@ import pyarrow as pa
 
 from zset_join.core.epochs import Tick
 from zset_join.kernels.rows import side as s
-from zset_join.shapes.version_join import COUNTERS
+from zset_join.shapes.timed_join import COUNTERS
+from zset_join.state.rows.directories import check_same_epoch
 from zset_join.state.rows.side_snapshot import refuse_contradictions, snapshot_epoch
-from zset_join.state.rows.usage import check_same_epoch
-from zset_join.state.time.key_runs import KeyRuns
-from zset_join.state.time.row_store import RowStore
+from zset_join.state.time.key_runs import KeyRuns, RowStore
 from zset_join.state.time.version_join import VersionJoin
 from zset_join.zset import ZSet
 

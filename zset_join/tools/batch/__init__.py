@@ -5,8 +5,7 @@ The query of a kind of stage is in the file of the stage.
 
 from __future__ import annotations
 
-from zset_join.stages.batch.dialect import DUCKDB, SPARK, Dialect
-from zset_join.stages.batch.tables import BatchScope, BatchTable, BatchTimes, batch_query, register_batch_query
+from zset_join.stages.batch import DUCKDB, SPARK, BatchScope, BatchTable, BatchTimes, Dialect, batch_query, register_batch_query
 from zset_join.tools.batch.queries import (
     EPOCHS,
     BatchView,

@@ -25,11 +25,11 @@ from zset_join.core.relation import Relation
 from zset_join.plan.query_plan import Feed, PlanSource, QueryPlan
 from zset_join.plan.row_steps import RowStep, SelectStep, WhereStep
 from zset_join.shapes.deduplicate import TRUNCATE
-from zset_join.stages.batch.dialect import Dialect
-from zset_join.stages.batch.tables import (
+from zset_join.stages.batch import (
     BatchScope,
     BatchTable,
     BatchTimes,
+    Dialect,
     batch_query,
     column,
     expression_sql,

@@ -25,7 +25,7 @@ from zset_join.runners.spark.epoch.named_outputs import ChosenSink
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from zset_join.query.several import PlannedQuery
+    from zset_join.query.rows import PlannedQuery
 
 __all__ = ["ChangingOnExecutors", "ChangingQuery"]
 

@@ -30,7 +30,7 @@ from zset_join.runners.spark.driver.served_handle import ServedHandle
 
 if TYPE_CHECKING:
     from zset_join.evolution.differences import PlanDiff
-    from zset_join.query.several import PlannedQuery
+    from zset_join.query.rows import PlannedQuery
     from zset_join.runners.spark.planning.other_mode import OtherMode
 
 __all__ = ["JoinQuery", "attached_on_server", "start_query", "start_served"]

@@ -31,7 +31,7 @@ from zset_join.zset import ZSet
 if TYPE_CHECKING:
     from zset_join.console import Console
     from zset_join.evolution.differences import PlanDiff
-    from zset_join.query.several import PlannedQuery
+    from zset_join.query.rows import PlannedQuery
     from zset_join.tools.reports import RowHistory, VerificationReport
     from zset_join.tools.savepoint import Savepoint
 

@@ -198,7 +198,7 @@ def _with_values(rows: DataFrame, given: pa.Schema) -> DataFrame:
 
 
 def _file_order(name_words: int) -> list[str]:
-    """Return the words of a file name, as in `zset_join.sql.tables.file_order`, and for the place of a row in it."""
+    """Return the words of a file name, as in `zset_join.sql.tables.catalog`, and for the place of a row in it."""
     if not name_words:
         return []
     name, first = "encode(_metadata.file_name, 'UTF-8')", 1 << 63

@@ -27,10 +27,10 @@ from zset_join.lookup import DataFrameSource, Lookup, LookupSource
 from zset_join.plan.query_plan import PlanSource
 from zset_join.plan.row_steps import OpaqueStep
 from zset_join.plan.tree import Apply, Node, Operate, Read, Views, changelog_of, sources_of
-from zset_join.query import looking_up
+from zset_join.query import joining
 from zset_join.query import view as words
-from zset_join.query.binding import Binding
 from zset_join.query.grouping import Aggregated
+from zset_join.query.reading import Binding
 from zset_join.query.rows import Rows
 from zset_join.runners.spark.api.grouped import GroupedStream, Grouping
 from zset_join.runners.spark.api.other_queries import register_writer_of_several
@@ -47,7 +47,7 @@ from zset_join.runners.spark.planning.source_stream import SourceStream
 from zset_join.runners.spark.rows.names import check_names, column_named
 from zset_join.runners.spark.rows.schemas import arrow_schema, spark_schema
 from zset_join.runners.spark.rows.watermark import with_watermark
-from zset_join.shapes.version_join import Emit, Late
+from zset_join.shapes.timed_join import Emit, Late
 
 __all__ = [
     "BoundSource",
@@ -341,8 +341,8 @@ class View(words.View):
 
         By processing time `other` may also be a batch DataFrame; it is read again every epoch, or after `reload_interval`.
         """
-        if as_of == looking_up.PROCESSING_TIME and isinstance(other, DataFrame | DataFrameSource):
-            looking_up.check_reloaded(snapshot=snapshot, null_safe=null_safe, index=index)
+        if as_of == joining.PROCESSING_TIME and isinstance(other, DataFrame | DataFrameSource):
+            joining.check_reloaded(snapshot=snapshot, null_safe=null_safe, index=index)
             source = _outside(other, None)
             if reload_interval is not None and isinstance(source, DataFrameSource):
                 source = replace(source, reload_interval=reload_interval)

@@ -29,7 +29,7 @@ from zset_join.checkpoint.reading import checkpoint_folder, no_checkpoint, store
 from zset_join.core.errors import OptionError
 from zset_join.core.options import QueryOptions
 from zset_join.lookup import Lookup
-from zset_join.query.several import PlannedQuery
+from zset_join.query.rows import PlannedQuery
 from zset_join.runners.spark.api.changing_query import ChangingOnExecutors, ChangingQuery
 from zset_join.runners.spark.api.query import JoinQuery, attached_on_server, start_query, start_served
 from zset_join.runners.spark.api.stored_query import QueryRunner, StoredQuery

@@ -25,9 +25,9 @@ from zset_join.core.epochs import ChainLink
 from zset_join.core.errors import OptionError, StateError
 from zset_join.evolution.changed_columns import NO_TERMS, ChangeTerms
 from zset_join.evolution.differences import PlanDiff
-from zset_join.query.several import PlannedQuery
+from zset_join.query.rows import PlannedQuery
+from zset_join.runners.local.directory_plans import nothing_to_undo, terms_of_undo
 from zset_join.runners.local.evolving import Evolution
-from zset_join.runners.local.undoing import nothing_to_undo, terms_of_undo
 from zset_join.runners.spark.driver.executors_change import ChangedCheckpoint, ExecutorsForm, planned_form
 from zset_join.runners.spark.driver.executors_state import ExecutorsState
 from zset_join.runners.spark.epoch.runner import EpochRunner

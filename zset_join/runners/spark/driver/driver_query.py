@@ -33,7 +33,7 @@ from zset_join.core.row_conversion import take_rows
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.plan.tree import Views
 from zset_join.query.reading import Reading
-from zset_join.query.several import PlannedQuery
+from zset_join.query.rows import PlannedQuery
 from zset_join.runners.spark.driver.record_decoder import RecordDecoder, SourceRows
 from zset_join.runners.spark.planning.lowering import LoweredTree
 from zset_join.runners.spark.planning.placed_query import PlacedQuery, placed_query

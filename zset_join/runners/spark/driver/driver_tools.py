@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from zset_join.evolution.changed_columns import ChangeTerms
     from zset_join.evolution.differences import PlanDiff
-    from zset_join.query.several import PlannedQuery
+    from zset_join.query.rows import PlannedQuery
     from zset_join.tools.reports import RowHistory
 
 __all__ = ["called_here", "verbs_of"]

@@ -44,7 +44,7 @@ from zset_join.core.options import QueryOptions
 from zset_join.core.progress_line import progress_line
 from zset_join.evolution.changed_columns import NO_TERMS, ChangeTerms
 from zset_join.evolution.differences import PlanDiff
-from zset_join.query.several import PlannedQuery
+from zset_join.query.rows import PlannedQuery
 from zset_join.runners.local.checkpoint_diff import check_streams
 from zset_join.runners.local.directory_plans import Place, described_plan
 from zset_join.runners.local.pipeline import Pipeline
@@ -74,7 +74,7 @@ from zset_join.runners.spark.rows.user_functions import UserFunction, with_funct
 from zset_join.sinks.sink import Sink
 from zset_join.stages import StageOptions
 from zset_join.storage.folder import open_folder
-from zset_join.storage.full_disk import nothing_committed
+from zset_join.storage.operations import nothing_committed
 from zset_join.tools.savepoint import Savepoint, backup
 
 __all__ = ["DriverEpochs", "DriverSettings", "spark_query_id"]

@@ -25,7 +25,7 @@ from zset_join.core.epochs import Tick
 from zset_join.core.errors import OptionError, StateError
 from zset_join.evolution.changed_columns import NO_TERMS, ChangeTerms
 from zset_join.evolution.differences import PlanDiff
-from zset_join.query.several import PlannedQuery
+from zset_join.query.rows import PlannedQuery
 from zset_join.runners.common.rejected import late_change_counts
 from zset_join.runners.local.checkpoint_diff import leased_checkpoint
 from zset_join.runners.local.directory_plans import described_plan, written_plan

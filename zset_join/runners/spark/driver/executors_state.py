@@ -31,7 +31,7 @@ from zset_join.checkpoint.reading import CommittedState, changed_plan_of, reads_
 from zset_join.checkpoint.record import BucketHistory, CommitRecord
 from zset_join.checkpoint.snapshot import read_snapshot, write_snapshot
 from zset_join.core.errors import StateError
-from zset_join.core.read_when_used import ReadWhenUsed
+from zset_join.core.extras import ReadWhenUsed
 from zset_join.core.shown_values import counted
 from zset_join.evolution.changed_columns import ChangeTerms
 from zset_join.evolution.differences import PlanDiff
@@ -52,7 +52,7 @@ from zset_join.runners.spark.planning.other_mode import (
     read_other_mode,
 )
 from zset_join.stages import Stage, StageOptions
-from zset_join.state.rows.hash_seed import seed_of_query
+from zset_join.state.rows.directories import seed_of_query
 from zset_join.storage.folder import open_folder
 from zset_join.zset.protocol import NOTHING_DUE, DurableOperator, NextDue, earliest
 

@@ -51,7 +51,7 @@ from zset_join.runners.spark.driver.on_server import once_free
 from zset_join.runners.spark.epoch.batches import is_completed
 from zset_join.runners.spark.planning.other_mode import OtherMode, StatePair, description_digest, read_other_mode
 from zset_join.stages import StageOptions
-from zset_join.state.rows.hash_seed import seed_of_query
+from zset_join.state.rows.directories import seed_of_query
 
 __all__ = ["MoveReport", "move"]
 

@@ -29,7 +29,7 @@ from zset_join.checkpoint.reading import no_checkpoint, stored_query_id
 from zset_join.core.errors import PlanError, StateError, ZsetJoinError
 from zset_join.lookup.secret import Secret
 from zset_join.plan.query_plan import QueryPlan
-from zset_join.query.several import PlannedQuery
+from zset_join.query.rows import PlannedQuery
 from zset_join.runners.spark.driver.driver_query import collected_query
 from zset_join.runners.spark.rows.baseline import make_start, needs_start
 from zset_join.zset import single_batch

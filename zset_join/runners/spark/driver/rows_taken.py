@@ -11,8 +11,8 @@ import pyarrow as pa
 from zset_join.core.epochs import Tick
 from zset_join.core.shown_values import shown_names, shown_value
 from zset_join.runners.common.rejected import Rejected
-from zset_join.runners.local.dead_letters import SCHEMA as DEAD_LETTERS
-from zset_join.runners.local.dead_letters import PartlyRead
+from zset_join.runners.local.taking import SCHEMA as DEAD_LETTERS
+from zset_join.runners.local.taking import PartlyRead
 from zset_join.runners.spark.driver.choosing import refuse_without_memory
 from zset_join.runners.spark.driver.driver_query import CollectedLayout
 from zset_join.runners.spark.driver.record_decoder import SourceRows

@@ -23,7 +23,7 @@ from zset_join.runners.spark.planning.placed_query import names_of_streams
 from zset_join.runners.spark.planning.stages import hybrid_stages
 from zset_join.runners.spark.rows.baseline import needs_start, with_made_start, with_start
 from zset_join.stages import Stage, StageOptions
-from zset_join.stages.warm_up import warm_up
+from zset_join.stages.effect import warm_up
 from zset_join.storage.folder import folder_below, is_local, local_path, open_folder
 from zset_join.storage.local import make_directories
 

@@ -23,14 +23,14 @@ from zset_join.core.progress_line import progress_line
 from zset_join.evolution.changed_columns import NO_TERMS, ChangeTerms
 from zset_join.evolution.differences import PlanDiff
 from zset_join.plan.query_plan import QueryPlan
-from zset_join.query.several import PlannedQuery
-from zset_join.runners.local.evolving import Evolution
-from zset_join.runners.local.undoing import (
+from zset_join.query.rows import PlannedQuery
+from zset_join.runners.local.directory_plans import (
     UNDO_EPOCHS,
     checked_undo_epochs,
     refuse_second_change,
     terms_of_undo,
 )
+from zset_join.runners.local.evolving import Evolution
 from zset_join.runners.spark.driver.executors_change import (
     ChangedCheckpoint,
     ExecutorsForm,

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from zset_join.core.errors import StateError, ZsetJoinError
 from zset_join.runners.spark.frames.facts import is_of_spark
-from zset_join.storage.full_disk import DISK_ERRORS, EpochOutcome, nothing_committed, storage_failure
+from zset_join.storage.operations import DISK_ERRORS, EpochOutcome, nothing_committed, storage_failure
 
 __all__ = [
     "causes",

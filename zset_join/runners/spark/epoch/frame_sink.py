@@ -20,7 +20,7 @@ from zset_join.core.epochs import ChainLink
 from zset_join.core.errors import SinkError
 from zset_join.core.relation import Relation
 from zset_join.runners.spark.rows.schemas import spark_schema
-from zset_join.sinks.changelog_lines import ChangelogLines
+from zset_join.sinks.changelog_directory import ChangelogLines
 from zset_join.sinks.sink import SinkProgress
 from zset_join.zset import ZSet
 

@@ -1,6 +1,6 @@
 """DataFrames that rows are looked up in: read before the job of an epoch into the checkpoint, in each or from time to time.
 
-The law: the tasks of an epoch, whichever attempt, find the same rows; see `zset_join.lookup.sources.epoch_rows`.
+The law: the tasks of an epoch, whichever attempt, find the same rows; see `zset_join.lookup.sources.table_files`.
 """
 
 from __future__ import annotations

@@ -21,8 +21,7 @@ from zset_join.runners.spark.rows.schemas import spark_schema
 from zset_join.sinks.sink import Sink
 
 if TYPE_CHECKING:
-    from zset_join.sinks.delta_changelog import DeltaChangelogSink
-    from zset_join.sinks.delta_view import DeltaViewSink
+    from zset_join.sinks.delta_view import DeltaChangelogSink, DeltaViewSink
 
 __all__ = [
     "TABLE",
@@ -71,7 +70,7 @@ class DeltaOutput(SinkOutput):
         self._rows = relation.schema
 
     def contents(self, session: SparkSession) -> DataFrame | None:
-        from zset_join.sinks.delta_changelog import DeltaChangelogSink
+        from zset_join.sinks.delta_view import DeltaChangelogSink
 
         paths = [self._table.log.folder.uri(file.name) for file in self._table.log.files()]
         if isinstance(self._table, DeltaChangelogSink):

@@ -39,7 +39,7 @@ from zset_join.core.relation import Relation
 from zset_join.runners.common.epoch_spans import write_epoch_span
 from zset_join.runners.common.rejected import Rejected, warn_of_late_changes
 from zset_join.runners.common.stage_bucket import dues_after, histories_after
-from zset_join.runners.local.undoing import note_given_change
+from zset_join.runners.local.directory_plans import note_given_change
 from zset_join.runners.spark.epoch.batches import (
     change_rows,
     check_same_batch,
@@ -74,8 +74,8 @@ from zset_join.runners.spark.worker.quarantine import DeadLetters, forget, publi
 from zset_join.runners.spark.worker.receipts import TaskReceipt, error_of_receipt
 from zset_join.stages import StageOptions
 from zset_join.stages.lookup_join import explained_for
-from zset_join.state.rows.hash_seed import seed_of_query
-from zset_join.storage.full_disk import EpochOutcome, nothing_committed
+from zset_join.state.rows.directories import seed_of_query
+from zset_join.storage.operations import EpochOutcome, nothing_committed
 from zset_join.tools.savepoint import Savepoint, backup
 
 __all__ = ["EpochRunner"]

@@ -20,7 +20,7 @@ from zset_join.plan.query_plan import Feed, QueryPlan, StageNode
 from zset_join.stages import Stage
 from zset_join.stages.written import text_of
 from zset_join.storage.folder import Folder
-from zset_join.storage.sealed import seal, unseal
+from zset_join.storage.trusted_files import seal, unseal
 
 __all__ = [
     "READS_OTHERWISE",

@@ -41,7 +41,7 @@ from zset_join.plan.row_steps import RowStep, relation_after
 from zset_join.runners.spark.worker.receipts import TaskReceipt
 from zset_join.runners.spark.worker.shared_place import SharedPlace
 from zset_join.stages import Stage
-from zset_join.state.cold.row_limit import WHOLE_BUDGET_BYTES
+from zset_join.state.cold.hot_rows import WHOLE_BUDGET_BYTES
 
 __all__ = [
     "Placed",

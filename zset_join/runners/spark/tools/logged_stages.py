@@ -24,7 +24,7 @@ from zset_join.checkpoint.log import read_log
 from zset_join.checkpoint.record import BucketHistory
 from zset_join.checkpoint.snapshot import read_snapshot
 from zset_join.core.errors import PlanError, StateError
-from zset_join.runners.local.explaining_logs import LoggedStage, explain_from_logs
+from zset_join.runners.local.explaining import LoggedStage, explain_from_logs
 from zset_join.runners.local.feeding import transforms_of
 from zset_join.runners.spark.epoch.runner import EpochRunner
 from zset_join.runners.spark.planning.stages import PlannedStage

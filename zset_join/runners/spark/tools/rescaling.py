@@ -67,7 +67,7 @@ from zset_join.runners.spark.worker.receipts import TaskReceipt, error_of_receip
 from zset_join.runners.spark.worker.tasks import TOO_LATE, task_bucket
 from zset_join.stages import Stage, StageInput, StageOptions, TableKey
 from zset_join.state.rows.side_snapshot import SNAPSHOT_WEIGHT
-from zset_join.storage.full_disk import no_epoch, reporting_full_disk
+from zset_join.storage.operations import no_epoch, reporting_full_disk
 from zset_join.zset import ZSet
 
 __all__ = ["RescaleReport", "rescale", "rescaled_stage"]

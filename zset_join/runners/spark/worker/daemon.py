@@ -27,7 +27,7 @@ from zset_join.core.relation import Relation
 from zset_join.kernels.machine.compiled import compiled_kernels_directory
 from zset_join.runners.spark.worker.gc_tuning import Spared
 from zset_join.stages import JoinStage, RouteStage
-from zset_join.stages.warm_up import warm_up
+from zset_join.stages.effect import warm_up
 
 __all__ = ["load_kernels", "main"]
 

@@ -28,7 +28,7 @@ from zset_join.core.epochs import Tick
 from zset_join.runners.common.rejected import Rejected, without
 from zset_join.runners.common.sink_epochs import add_unfit, unfit_flags
 from zset_join.runners.spark.worker.quarantine import DeadLetters
-from zset_join.sinks.changelog_lines import ChangelogLines
+from zset_join.sinks.changelog_directory import ChangelogLines
 from zset_join.sinks.parquet_changelog import write_part
 from zset_join.sinks.unfit_values import check_fits, unfit_values, within_microseconds
 from zset_join.zset import ZSet

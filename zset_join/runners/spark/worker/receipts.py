@@ -14,7 +14,7 @@ import zset_join.core.errors as known_errors
 from zset_join.checkpoint.record import PartEntry
 from zset_join.core.errors import ZsetJoinError
 from zset_join.runners.common.stage_bucket import BucketReceipt
-from zset_join.storage.sealed import json_text, read
+from zset_join.storage.trusted_files import json_text, read
 
 __all__ = ["TaskReceipt", "error_of_receipt"]
 

@@ -1,1 +1,0 @@
-"""Statements that read and change rows: SELECT, INSERT, UPDATE, DELETE."""
