@@ -38,8 +38,8 @@ from zset_join.runners.local.durable import PipelineDirectory
 from zset_join.runners.local.outputs import PipelineOutputs
 from zset_join.sinks.delta_view import DeltaViewSink
 from zset_join.sinks.duckdb_view import DuckDBViewSink
+from zset_join.sinks.json_lines import JsonLinesSink
 from zset_join.sinks.parquet_changelog import ParquetChangelogSink, read_changelog
-from zset_join.sinks.row_files import JsonLinesSink
 from zset_join.sinks.sink import Sink, write_epoch
 from zset_join.storage.operations import observe
 from zset_join.tools.position import OutputPosition, positions

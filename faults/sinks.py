@@ -19,10 +19,10 @@ import pyarrow.types as pt
 from zset_join.sinks.csv_files import CsvFilesSink
 from zset_join.sinks.delta_view import DeltaChangelogSink, DeltaViewSink
 from zset_join.sinks.duckdb_view import DuckDBViewSink
+from zset_join.sinks.json_lines import JsonLinesSink, RowFilesSink
 from zset_join.sinks.kafka_topic import KafkaTopicSink
 from zset_join.sinks.parquet_changelog import ParquetChangelogSink
 from zset_join.sinks.postgres_view import PostgresViewSink
-from zset_join.sinks.row_files import JsonLinesSink, RowFilesSink
 
 __all__ = ["SERVED", "SINKS", "KindOfSink", "Weighted", "lines_of_files", "weighted_lines"]
 

@@ -25,8 +25,8 @@ from zset_join.pipeline import FunctionSink, Pipeline, appends
 from zset_join.pipeline import functions as F  # noqa: N812 - PySpark's own habit
 from zset_join.runners.local.directory_plans import place_of
 from zset_join.sinks.duckdb_view import DuckDBViewSink
+from zset_join.sinks.json_lines import JsonLinesSink
 from zset_join.sinks.parquet_changelog import ParquetChangelogSink
-from zset_join.sinks.row_files import JsonLinesSink
 from zset_join.stages.stage import StageOptions
 from zset_join.storage.local_folder import LocalFolder
 from zset_join.storage.operations import observe

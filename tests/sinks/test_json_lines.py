@@ -13,7 +13,7 @@ from zset_join.core.errors import OptionError, SinkError
 from zset_join.core.relation import Relation
 from zset_join.pipeline import FunctionSink, Pipeline, changes, records
 from zset_join.pipeline import functions as F  # noqa: N812 - PySpark's own habit
-from zset_join.sinks.row_files import JsonLinesSink
+from zset_join.sinks.json_lines import JsonLinesSink
 from zset_join.zset import ZSet
 
 SCHEMA = pa.schema({"id": pa.int64(), "v": pa.string()})

@@ -11,7 +11,7 @@ from zset_join.core.epochs import ChainLink
 from zset_join.core.errors import OptionError, SinkError
 from zset_join.core.relation import Relation
 from zset_join.sinks.csv_files import CsvFilesSink
-from zset_join.sinks.row_files import RowFilesSink
+from zset_join.sinks.json_lines import RowFilesSink
 from zset_join.sinks.sink import Sink
 from zset_join.zset import ZSet
 

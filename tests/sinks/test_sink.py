@@ -36,7 +36,7 @@ from zset_join.core.epochs import ChainLink, accepts_argument
 from zset_join.core.errors import PlanError, SinkError, ZsetJoinError
 from zset_join.core.relation import Relation
 from zset_join.pipeline import FunctionSink
-from zset_join.sinks import postgres_sql, row_files
+from zset_join.sinks import json_lines, postgres_sql
 from zset_join.sinks.duckdb_sql import quote
 from zset_join.sinks.printed import PrintSink
 from zset_join.sinks.record_texts import RECORD_FORMS
@@ -236,7 +236,7 @@ def test_every_word_that_the_product_adds_to_rows_is_among_the_reserved_names() 
     added = {name for form in forms for name in encoded_schema(bare, form).names} - {"k"}
 
     assert added >= {"_weight", "_row_kind", "_change_type"}
-    assert (added | set(postgres_sql.RESERVED) | {row_files._WEIGHT}) - set(RESERVED_NAMES) == set()
+    assert (added | set(postgres_sql.RESERVED) | {json_lines._WEIGHT}) - set(RESERVED_NAMES) == set()
 
 
 NAMES_OF_A_PUSH = ("epoch", "_weight", "_row_kind", "_change_type", "_metadata", "key", "op", "rowid", "filename")

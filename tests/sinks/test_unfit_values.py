@@ -24,9 +24,9 @@ from zset_join.runners.common.sink_epochs import SinkEpochs
 from zset_join.sinks.csv_files import CsvFilesSink
 from zset_join.sinks.delta_view import DeltaChangelogSink, DeltaViewSink
 from zset_join.sinks.duckdb_view import DuckDBViewSink
+from zset_join.sinks.json_lines import JsonLinesSink, RowFilesSink
 from zset_join.sinks.parquet_changelog import ParquetChangelogSink
 from zset_join.sinks.record_texts import RecordWriter
-from zset_join.sinks.row_files import JsonLinesSink, RowFilesSink
 from zset_join.sinks.sink import Sink
 from zset_join.sinks.unfit_values import UnfitRows, fitting, text_with_nul, unfit_rows, unfit_values, within_microseconds
 from zset_join.stages import StageOptions

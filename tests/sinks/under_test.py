@@ -24,8 +24,8 @@ from zset_join.core.relation import Relation
 from zset_join.sinks.csv_files import CsvFilesSink
 from zset_join.sinks.delta_view import DeltaChangelogSink, DeltaViewSink
 from zset_join.sinks.duckdb_view import DuckDBViewSink
+from zset_join.sinks.json_lines import JsonLinesSink, RowFilesSink
 from zset_join.sinks.parquet_changelog import ParquetChangelogSink
-from zset_join.sinks.row_files import JsonLinesSink, RowFilesSink
 from zset_join.sinks.sink import AlterableSink, ChainedSink, DatabaseSink, Sink, TableSink
 from zset_join.sinks.unfit_values import FormedSink, SelectiveSink
 from zset_join.storage.operations import Operation

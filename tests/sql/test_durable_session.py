@@ -73,7 +73,7 @@ def table(session: Session, text: str) -> list[tuple[Any, ...]]:
 def test_an_epoch_that_a_sink_failed_at_is_written_when_it_is_opened_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from zset_join.sinks.row_files import RowFilesSink
+    from zset_join.sinks.json_lines import RowFilesSink
 
     order(tmp_path, 1)
     with opened(tmp_path) as session:

@@ -95,7 +95,7 @@ def _duckdb(
 
 
 def _files(path: str | Path, *, form: Literal["json", "parquet"] = "json", with_weights: bool = False) -> Sink:
-    from zset_join.sinks.row_files import RowFilesSink
+    from zset_join.sinks.json_lines import RowFilesSink
 
     return RowFilesSink(path, form, with_weights=with_weights)
 
@@ -109,7 +109,7 @@ def _files_output(table: WrittenTable) -> tuple[str, dict[str, Any]]:
 
 
 def _json_lines(path: str | Path, *, form: RecordForm = "upsert", key: Sequence[str] | None = None) -> Sink:
-    from zset_join.sinks.row_files import JsonLinesSink
+    from zset_join.sinks.json_lines import JsonLinesSink
 
     return JsonLinesSink(path, form, key)
 
