@@ -54,7 +54,7 @@ from zset_join.runners.local.evolving import Evolution
 from zset_join.runners.local.feeding import Feeding
 from zset_join.runners.local.watermarks import KnownTimes, SourceTime, Watermarks
 from zset_join.runners.spark.driver import executors_change
-from zset_join.runners.spark.driver.executors_change import ChangedCheckpoint, ExecutorsForm, Given
+from zset_join.runners.spark.driver.executors_change import ChangedCheckpoint, ExecutorsForm
 from zset_join.runners.spark.driver.executors_state import ExecutorsState
 from zset_join.runners.spark.planning.other_mode import OtherMode, StatePair, description_digest, write_other_mode
 from zset_join.stages import Stage, StageOptions
@@ -212,7 +212,7 @@ class ExecutorsRun:
         )
         query: Any = view
         with _dealing(), changed.built(query, form, terms=ChangeTerms(as_now=as_now)) as change:
-            return change.commit(Given.DIFFERENCE)
+            return change.commit(())
 
 
 def _fed(plan: QueryPlan, given: Any, feeds: Any, deltas: dict[str | int, ZSet]) -> ZSet:
