@@ -10,10 +10,8 @@ from __future__ import annotations
 import faulthandler
 import os
 from collections.abc import Generator
-from pathlib import Path
 
 import pytest
-from _pytest.doctest import DoctestModule
 
 _STDERR = pytest.StashKey[int]()
 
@@ -31,14 +29,6 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_unconfigure(config: pytest.Config) -> None:
     """Close what `pytest_configure` opened."""
     os.close(config.stash[_STDERR])
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_collect_file(file_path: Path) -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
-    """Look for examples in the files that have some: to go through the names of all others takes a worker seconds."""
-    collectors = yield
-    others = [one for one in collectors if not isinstance(one, DoctestModule)]
-    return others if len(others) < len(collectors) and ">>>" not in file_path.read_text(encoding="utf-8") else collectors
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
