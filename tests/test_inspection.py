@@ -12,6 +12,7 @@ import duckdb
 import pyarrow as pa
 import pytest
 
+from tests.checkpoint.conftest import no_driver_stays  # noqa: F401 - a fixture of every test
 from tests.checkpoint.query_by_hand import LEFT, RIGHT, QueryByHand, left_rows, right_rows
 from zset_join.checkpoint.bucket import BucketState
 from zset_join.checkpoint.checkpoint import Checkpoint

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.checkpoint.conftest import no_driver_stays  # noqa: F401 - a fixture of every test
 from tests.checkpoint.query_by_hand import QueryByHand, left_rows, right_rows
 from zset_join.core.errors import OptionError, StateError
 from zset_join.core.relation import Relation

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.checkpoint.conftest import no_driver_stays  # noqa: F401 - a fixture of every test
 from tests.checkpoint.query_by_hand import LEFT, RIGHT, QueryByHand, left_rows, right_rows
 from tests.checkpoint.test_replay import history as drawn_history
 from zset_join.checkpoint.reading import read_committed

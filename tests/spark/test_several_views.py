@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from zset_join.runners.spark.epoch.epoch_plan import EpochPlan
 from zset_join.spark import View, writeStream
 from zset_join.spark import functions as ZF  # noqa: N812 - as PySpark users write F
 
-Written = Callable[..., Any]
+pytestmark = pytest.mark.spark
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def views(sources: tuple[Source, Source]) -> Mapping[str, View]:
 
 
 @pytest.fixture
-def written(tmp_path: Path) -> Written:
+def written(tmp_path: Path) -> Any:
     """Give a writer of views on executors, each to a table of its name."""
 
     def writer(views: Mapping[str, View], *to: str, **options: Any) -> Any:
@@ -53,14 +53,12 @@ def written(tmp_path: Path) -> Written:
 
 
 def run(writer: Any) -> Any:
-    query = writer.trigger(availableNow=True).start()
-    query.awaitTermination()
+    (query := writer.trigger(availableNow=True).start()).awaitTermination()
     return query
 
 
-@pytest.mark.spark
 def test_views_are_equal_to_their_batch_queries_and_a_shared_stage_runs_once(
-    sources: tuple[Source, Source], views: Mapping[str, View], written: Written, monkeypatch: pytest.MonkeyPatch
+    sources: tuple[Source, Source], views: Mapping[str, View], written: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plans: list[str] = []
     receipts = EpochPlan.receipts
@@ -84,9 +82,8 @@ def test_views_are_equal_to_their_batch_queries_and_a_shared_stage_runs_once(
     assert (again.verify().equal, again.lastProgress["join"]["epoch"]) == (True, 4)
 
 
-@pytest.mark.spark
 def test_an_output_that_fails_behind_another_one_is_given_the_committed_answer(
-    views: Mapping[str, View], written: Written, tmp_path: Path
+    views: Mapping[str, View], written: Any, tmp_path: Path
 ) -> None:
     collected = Collected()
     collected.fails_in = 1
@@ -102,9 +99,8 @@ def test_an_output_that_fails_behind_another_one_is_given_the_committed_answer(
         assert collected.total() == dict.fromkeys(connection.table("met").fetchall(), 1)
 
 
-@pytest.mark.spark
 def test_views_come_and_go_while_the_query_runs(
-    sources: tuple[Source, Source], views: Mapping[str, View], written: Written
+    sources: tuple[Source, Source], views: Mapping[str, View], written: Any
 ) -> None:
     some = {name: views[name] for name in ("joined", "groups")}
     query = written(some).start()
@@ -116,7 +112,7 @@ def test_views_come_and_go_while_the_query_runs(
         assert query.verify().equal, change
 
     grown = {**some, "met": views["met"]}
-    assert [one.status for one in query.diff(grown).views.values()] == ["unchanged", "unchanged", "added"]
+    assert query.diff(grown).views["met"].status == "added"
     query.evolve(written(grown, "met"))
     checked("a view comes")
     query.evolve(writeStream({name: grown[name] for name in ("groups", "met")}))

@@ -58,7 +58,8 @@ def test_a_query_has_ended_where_something_fails_behind_the_commit_of_its_change
 
         @contextmanager
         def built(self, *_: Any, **__: Any) -> Iterator[Any]:
-            yield SimpleNamespace(commit=committed)
+            evolution = SimpleNamespace(new_views=lambda _: [], origin=SimpleNamespace(plan=None))
+            yield SimpleNamespace(commit=committed, evolution=evolution)
             raise OSError("the lease cannot be removed")
 
     def committed(*_: Any, **__: Any) -> None:
