@@ -181,7 +181,7 @@ def _run(spark: SparkSession, given: argparse.Namespace) -> bool:
         .trigger(availableNow=True)
         .to("parquet", path=place / "changelog")
     )
-    [output] = writer._outputs
+    ((output,),) = writer._outputs.values()
     mortal = frozenset(int(epoch) for epoch in given.kill_workers.split(",") if epoch)
     if given.execution == "executors":
         output.parts = MortalParts(output.parts, place / "faults", mortal, given.kill_executor)
