@@ -24,7 +24,7 @@ from zset_join.core.errors import PlanError, SqlError
 from zset_join.core.key_types import storage_type
 from zset_join.core.relation import Relation
 from zset_join.query import View
-from zset_join.sql.bind.windows import Item, QueryContext, column_of, register_table_function
+from zset_join.sql.bind.table_functions import Item, QueryContext, column_of, register_table_function
 from zset_join.stages.request import InputRows, StageRequest
 from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, register_stage
 from zset_join.stages.written import read_relation, write_relation

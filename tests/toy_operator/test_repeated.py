@@ -15,7 +15,7 @@ from zset_join import OptionError
 from zset_join.pipeline import Pipeline, appends, changes
 from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users import theirs
 from zset_join.sql import connect
-from zset_join.sql.bind.windows import register_table_function
+from zset_join.sql.bind.table_functions import register_table_function
 
 CLICKS = {"id": pa.int64(), "page": pa.string()}
 PAGES = [

@@ -208,7 +208,8 @@ class CurrentVersions:
 
     def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:
         self._prepared = None
-        tables = {name: table if isinstance(table, pa.Table) else table.read_all() for name, table in tables.items()}
+        if isinstance(held := tables.get(HELD), pa.RecordBatchReader):
+            tables = {**tables, HELD: held.read_all()}
         self._shown.restore({name: table for name, table in tables.items() if name not in (HELD, HELD_NET)})
         for rows in self._future:
             rows.restore(tables)

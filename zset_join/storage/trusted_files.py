@@ -1,6 +1,6 @@
 """Files that may be trusted: JSON that proves it is whole, and files that only their owner can write.
 
-`UnknownFormatError`: JSON that proves it is whole: a small file whose every byte is covered by a checksum.
+`seal`, `unseal`: JSON that proves it is whole: a small file whose every byte is covered by a checksum.
 
     {"format":2,"crc32":"1a2b3c4d","body":{...}}
 

@@ -1,6 +1,6 @@
 """Changes of sources as `Pipeline.step` takes them, and the rows that are set aside.
 
-`PartlyRead`: dead letters with their reason: late rows of joins by time, and with `on_bad_input="quarantine"` bad input.
+`dead_letters`, `replay_letters`: late rows of timed joins, and with `on_bad_input="quarantine"` bad input, with the reason.
 
 The law: of every source and epoch, rows in = rows applied + rows set aside. A row is reported once, by the first stage that
 refuses it. With a directory the rows of an epoch are in a file of their own before the epoch counts; an attempt that is

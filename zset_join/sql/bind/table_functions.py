@@ -1,4 +1,11 @@
-"""Windows of time in FROM: TUMBLE, HOP and CUMULATE as tables with `window_start` and `window_end`.
+"""Functions in FROM that make rows of the rows of a table: windows of time, and what others register.
+
+    FROM TUMBLE(events, at, INTERVAL '10 minutes')          FROM name(events, column, ...)          FROM TABLE(name(...))
+
+The first operand names a table, a view or a query of WITH; a function is given it as an item of FROM and returns the item with
+other rows. One that needs a stage of its own puts it over the view with `View.operate`.
+
+TUMBLE, HOP and CUMULATE give a table the columns `window_start` and `window_end`:
 
     FROM TABLE(TUMBLE(TABLE events, DESCRIPTOR(at), INTERVAL '10' MINUTES))          Flink
     FROM TUMBLE(events, at, INTERVAL '10 minutes')                                   RisingWave
@@ -13,14 +20,6 @@ The law: a row is in the windows that hold its time, begin included and end not,
 Windows of CUMULATE begin together and end a step later each, up to the size: a row is in those that end after its time.
 
 Known limits: at most 100 windows hold a row. SESSION is not supported: its windows depend on the rows between.
-
-`column_of`, `register_table_function`: functions in FROM that make rows of the rows of a table: windows of time, and what
-others register.
-
-    FROM TUMBLE(events, at, INTERVAL '10 minutes')          FROM name(events, column, ...)          FROM TABLE(name(...))
-
-The first operand names a table, a view or a query of WITH; a function is given it as an item of FROM and returns the item with
-other rows. One that needs a stage of its own puts it over the view with `View.operate`.
 """
 
 from __future__ import annotations
