@@ -148,7 +148,6 @@ class ColdStore(Protocol):
     @property
     def epoch(self) -> int:
         """Return the epoch of the last `commit`; -1 when there was none."""
-        ...
 
     def put(self, rows: ColdRows) -> None:
         """Add rows: all of them, or none and an error. Cost: their bytes, and the sorting of their codes.
@@ -156,7 +155,6 @@ class ColdStore(Protocol):
         Raises:
             ResourceError: the disk is full or cannot be written; the store is as before.
         """
-        ...
 
     def fetch(self, codes: Int64s, subcodes: Int64s | None = None) -> ColdRows:
         """Return all rows of some codes, or of some pairs of code and subcode, in no particular order.
@@ -166,19 +164,15 @@ class ColdStore(Protocol):
         Raises:
             StateError: what is on the disk is not what was put there.
         """
-        ...
 
     def stream(self, code: int, chunk_bytes: int = 1 << 20) -> Iterator[ColdRows]:
         """Yield all rows of one code in chunks of about `chunk_bytes` (a larger row arrives alone)."""
-        ...
 
     def scan(self, chunk_bytes: int = 1 << 20) -> Iterator[ColdRows]:
         """Yield all rows, in chunks as `stream`."""
-        ...
 
     def bytes_of(self, codes: Int64s) -> Int64s:
         """Return for each code at least the bytes that its rows take, 0 when it surely has none; the disk is not read."""
-        ...
 
     def begin_change(self) -> None:
         """Mark the store as being changed, so that the `remove` and `restore` that follow do not fail on that.
@@ -186,7 +180,6 @@ class ColdStore(Protocol):
         Raises:
             ResourceError: the disk is full or cannot be written; the store is as before.
         """
-        ...
 
     def remove(self, places: Int64s) -> None:
         """Take rows out by their places, as the newest `fetch`, `stream` or `scan` returned them.
@@ -194,7 +187,6 @@ class ColdStore(Protocol):
         Raises:
             StateError: places that do not hold any more, or of rows that are gone.
         """
-        ...
 
     def restore(self, places: Int64s) -> npt.NDArray[np.bool_]:
         """Put rows back that were fetched and removed, where they were; their bytes on the disk are still what they are.
@@ -208,7 +200,6 @@ class ColdStore(Protocol):
         Raises:
             StateError: a row that was not removed.
         """
-        ...
 
     def revise(self, codes: Int64s, revised: Revised, chunk_bytes: int = 1 << 20) -> None:
         """Write some rows of some codes as they will be; until `exchange` the store holds them as they are.
@@ -224,47 +215,36 @@ class ColdStore(Protocol):
         Raises:
             ResourceError: the disk is full or cannot be written; `forget_revised` gives back what was written.
         """
-        ...
 
     def exchange(self) -> None:
         """Replace all rows that were revised by what was written for them. Cost: a bit each."""
-        ...
 
     def forget_revised(self) -> None:
         """Clear the entries of revised rows."""
-        ...
 
     def tidy(self) -> None:
         """Merge runs, so that fetching stays fast and the disk small. An error leaves the store as before."""
-        ...
 
     def commit(self, epoch: int) -> None:
         """Declare the store whole, at the end of `epoch`."""
-        ...
 
     def clear(self) -> None:
         """Forget all rows."""
-        ...
 
     def row_count(self) -> int:
         """Return how many rows there are."""
-        ...
 
     def disk_bytes(self) -> int:
         """Return the bytes on disk, rows that are gone but not yet given back included."""
-        ...
 
     def resident_bytes(self) -> int:
         """Return the bytes of memory that the store takes between calls."""
-        ...
 
     def statistics(self) -> Mapping[str, int]:
         """Return counts for users: rows, runs, bytes, and what was read since the store was opened."""
-        ...
 
     def close(self) -> None:
         """Release files and memory; rows put since the last `commit` are lost with it."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,15 +263,12 @@ class PageWriter(Protocol):
 
     def append(self, content: npt.NDArray[np.uint8], ends: Int64s) -> None:
         """Add pages that are in `content` one behind the other; `ends`: where each ends."""
-        ...
 
     def finish(self) -> None:
         """The run is complete."""
-        ...
 
     def discard(self) -> None:
         """Leave nothing behind; after `finish` this is an error of the caller."""
-        ...
 
 
 class Pages(Protocol):
@@ -307,7 +284,6 @@ class Pages(Protocol):
 
     def write(self, run: int) -> PageWriter:
         """Begin a run."""
-        ...
 
     def read(
         self,
@@ -334,31 +310,24 @@ class Pages(Protocol):
         Raises:
             StateError: the run or a page of it is missing.
         """
-        ...
 
     def check(self, run: int, *, pages: int, size: int) -> None:
         """Raise StateError if a run is absent, or has not as many pages, or as many bytes, as its directory records."""
-        ...
 
     def drop(self, run: int) -> None:
         """Remove a run and give its space back."""
-        ...
 
     def commit(self) -> None:
         """Make the written rows visible to the next process that opens the store."""
-        ...
 
     def disk_bytes(self) -> int:
         """Return the bytes on disk."""
-        ...
 
     def resident_bytes(self) -> int:
         """Return the bytes of memory kept between calls."""
-        ...
 
     def close(self) -> None:
         """Release everything."""
-        ...
 
 
 def damaged_page(place: str, run: int, page: int) -> StateError:

@@ -19,6 +19,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from typing_extensions import override
+
 from spill.cold_store import Pages
 from spill.file_pages import FilePages
 from spill.pair_store import PairStore
@@ -38,7 +40,6 @@ class ColdStores(ABC):
         """Return where the pages of a store lie."""
 
     def rows(self, name: str, *, owner: Mapping[str, str | int], with_subcodes: bool = True) -> RunStore:
-        """Open a store of rows."""
         return RunStore(self.directory / name, pages=self._pages(name), owner=owner, with_subcodes=with_subcodes)
 
     def pairs(self, name: str, *, owner: Mapping[str, str | int]) -> PairStore:
@@ -57,14 +58,17 @@ class ColdStores(ABC):
 class FileStores(ColdStores):
     """Keep all pages in plain files; nothing is shared."""
 
+    @override
     def _pages(self, name: str) -> Pages:
         return FilePages(self.directory / name)
 
+    @override
     def is_current(self) -> bool:
         return True
 
+    @override
     def close(self) -> None:
-        """Do nothing: they share nothing."""
+        pass
 
 
 @contextmanager

@@ -37,6 +37,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from typing_extensions import override
 
 from spill.cold_store import Int64s, Pages, ReadPages
 from spill.cold_stores import ColdStores
@@ -300,12 +301,15 @@ class DuckDBStores(ColdStores):
         super().__init__(directory)
         self._file = DuckDBFile(directory / COLD_FILE, memory_bytes=memory_bytes, keeps_lock=False)
 
+    @override
     def _pages(self, name: str) -> Pages:
         return DuckDBPages(self._file, name)
 
+    @override
     def is_current(self) -> bool:
         return self._file.is_current()
 
+    @override
     def close(self) -> None:
         self._file.close()
 

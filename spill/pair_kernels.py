@@ -48,14 +48,12 @@ def filter_word(first: int, words: int) -> int:
 
 @kernel
 def _filter_bits(first: int) -> int:
-    """Return the two bits of a number."""
     mixed = first * _ODD
     return int((1 << shift_right(mixed, 58)) | (1 << (shift_right(mixed, 52) & 63)))
 
 
 @kernel
 def fill_filter(pairs: Any, words: int, begin: int, bits: Any) -> None:
-    """Set the bits of some pairs in words of a filter."""
     # `pairs` and `bits` are words; `begin` is the number of the first word in `bits` among the `words` of the filter.
     for pair in range(len(pairs)):
         first = pairs[pair] >> 32
@@ -64,14 +62,12 @@ def fill_filter(pairs: Any, words: int, begin: int, bits: Any) -> None:
 
 @kernel
 def _may_hold(run: Any, first: int) -> bool:
-    """Return whether a run may have pairs with a first number."""
     bits = _filter_bits(first)
     return bool(load_u64(run[RUN_FILTER] + 8 * filter_word(first, run[RUN_FILTER_WORDS])) & bits == bits)
 
 
 @kernel
 def _first_of(directory: int, page: int) -> int:
-    """Return the first number of the first pair of a page."""
     return int(load_u64(directory + 8 * page) >> 32)
 
 
@@ -134,7 +130,6 @@ def find_pair_pages(
 
 @kernel
 def _pairs_of(run: Any, page: int) -> int:
-    """Return how many pairs a page has."""
     return min(PAIRS_PER_PAGE, int(run[RUN_PAIRS]) - page * PAIRS_PER_PAGE)
 
 

@@ -25,6 +25,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+from typing_extensions import override
 
 from spill import pair_kernels as k
 from spill.cold_store import Int64s, Pages, damaged_page, damaged_run, each_once
@@ -214,15 +215,18 @@ class PairStore(RunSet[PairRun]):
         lying = FilePages(directory) if pages is None else pages
         super().__init__(directory, pages=lying, stamp={"holds": "pairs", "owner": dict(owner)})
 
+    @override
     def _set_runs(self, runs: Sequence[PairRun]) -> None:
         super()._set_runs(runs)
         self._numbers = [run.number for run in runs]
         self._rows = np.array([run.rows for run in runs], np.int64)
         self._table = np.array([run.line() for run in runs], np.int64).reshape(-1, k.RUN_WORDS)
 
-    def _opened_run(self, number: int, rows: int, live: int) -> PairRun:  # noqa: ARG002 - all pairs live
+    @override
+    def _opened_run(self, number: int, rows: int, live: int) -> PairRun:
         return PairRun(self._directory, number, self._pages, rows=rows)
 
+    @override
     def _new_writer(self, number: int) -> PairRunWriter:
         return PairRunWriter(self._directory, number, self._pages)
 
@@ -242,7 +246,6 @@ class PairStore(RunSet[PairRun]):
         return (words >> 32) + _BIAS, words & 0xFFFFFFFF
 
     def _found(self, wanted: Int64s, among: slice) -> Iterator[Int64s]:
-        """Yield the pairs found among some runs."""
         cursor, table = np.array([0, 0, -1], np.int64), self._table[among]
         most = min(_MOST_LOOKUPS, max(_LEAST_LOOKUPS, 2 * len(wanted) * len(table)))
         page_runs, pages = np.empty((2, min(most, _MOST_PAGES)), np.int64)
@@ -285,6 +288,7 @@ class PairStore(RunSet[PairRun]):
             raise
         self._drop(before)
 
+    @override
     def _merged(self, runs: Sequence[PairRun]) -> None:
         with self._written_run() as writer:
             writer.expect(sum(run.rows for run in runs))

@@ -48,7 +48,6 @@ class UnpackedRows:
 
 
 def pack_rows(refs: Int64s, *, stride: int, variables: int, heap: int = 0) -> pa.LargeBinaryArray:
-    """Return row records as bytes."""
     offsets = np.empty(len(refs) + 1, np.int64)
     size = int(_measure(refs, stride, variables, offsets))
     content = np.empty(size, np.uint8)

@@ -152,7 +152,6 @@ def _print(code: int, subcode: int, wide: bool) -> int:
 
 @kernel
 def make_prints(codes: Any, subcodes: Any, wide: bool, prints: Any) -> None:
-    """Write the prints of rows."""
     for row in range(len(codes)):
         prints[row] = _print(codes[row], subcodes[row], wide)
 
@@ -170,7 +169,6 @@ def _run_of(runs: Any, place: int, guess: int) -> int:
 
 @kernel
 def is_removed(removed: int, row: int) -> bool:
-    """Return whether the bit of a row is set."""
     return bool((load_u8(removed + (row >> 3)) >> (row & 7)) & 1 == 1)
 
 
@@ -441,7 +439,6 @@ def measure_codes(runs: Any, wide: bool, codes: Any, sizes: Any) -> None:
 
 @kernel
 def page_bounds(runs: Any, page_runs: Any, pages: Any, begins: Any, ends: Any) -> None:
-    """Write where some pages begin and end in their runs."""
     for index in range(len(pages)):
         directory = runs[page_runs[index], RUN_DIRECTORY]
         ends[index] = _word(directory, pages[index], END)

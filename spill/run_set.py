@@ -67,31 +67,24 @@ class StoredRun(Protocol):
 
     def check(self) -> None:
         """Raise StateError unless it is all there."""
-        ...
 
     def release(self) -> None:
         """Release the mapped index from the memory of this process."""
-        ...
 
     def index_bytes(self) -> int:
         """Return the bytes of its index in memory."""
-        ...
 
     def staying_bytes(self) -> int:
         """Return the bytes that `release` leaves in memory."""
-        ...
 
     def file_bytes(self) -> int:
         """Return the bytes of its index on disk."""
-        ...
 
     def drop(self) -> None:
         """Remove it with all its files."""
-        ...
 
     def close(self) -> None:
         """Release files and memory."""
-        ...
 
 
 R = TypeVar("R", bound=StoredRun)
@@ -103,11 +96,9 @@ class StoredRunWriter(Protocol[R_co]):
 
     def finish(self) -> R_co:
         """Return the run."""
-        ...
 
     def discard(self) -> None:
         """Leave nothing behind."""
-        ...
 
 
 class RunSet(ABC, Generic[R]):

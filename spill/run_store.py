@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from typing_extensions import override
 
 from spill.cold_store import ColdRows, Int64s, Pages, Revised, each_once
 from spill.run import LEAST_PART, LyingRows, Run, Runs, RunWriter, Wanted, gathered, in_order, merged
@@ -56,6 +57,7 @@ class RunStore(RunSet[Run]):
         self._counts = {"fetches": 0, "pages_read": 0, "bytes_read": 0, "rows_fetched": 0, "rows_put": 0}
         super().__init__(directory, pages=pages, stamp={"subcodes": with_subcodes, "owner": dict(owner)})
 
+    @override
     def _set_runs(self, runs: Sequence[Run]) -> None:
         super()._set_runs(runs)
         self._looked_into: dict[tuple[int, int], Runs] = {}
@@ -71,9 +73,11 @@ class RunStore(RunSet[Run]):
             self._looked_into[begin, end] = Runs(runs, self._pages, wide=self._wide, place=str(self._directory))
         return self._looked_into[begin, end]
 
+    @override
     def _opened_run(self, number: int, rows: int, live: int) -> Run:
         return Run(self._directory, number, self._pages, rows=rows, live=live)
 
+    @override
     def _new_writer(self, number: int) -> RunWriter:
         return RunWriter(self._directory, number, self._pages, wide=self._wide)
 
@@ -253,10 +257,12 @@ class RunStore(RunSet[Run]):
         if revisions:
             self._drop([revision.new for revision in revisions])
 
+    @override
     def clear(self) -> None:
         self._revisions = []
         super().clear()
 
+    @override
     def _merged(self, runs: Sequence[Run]) -> None:
         expected = sum(run.live for run in runs)
         with self._written_run() as writer:

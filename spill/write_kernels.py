@@ -92,7 +92,6 @@ def _sort(words: Any, spare: Any, positions: Any, spare_positions: Any) -> bool:
 
 @kernel
 def _differing(words: Any) -> int:
-    """Return the bits in which words differ."""
     differing = 0
     for index in range(1, len(words)):
         differing |= words[index] ^ words[0]

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Protocol
 
 import pytest
+from typing_extensions import override
 
-from tools.check_source_files import breaches, source_files
+from tools.check_source_files import breaches, breaches_of_class, source_files
 
 
 def written(path: Path, source: str) -> Path:
-    """Write a file and return its path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(source)
     return path
 
 
-def test_a_file_of_900_lines_passes(tmp_path: Path) -> None:
+def test_a_file_has_at_most_900_lines(tmp_path: Path) -> None:
     assert list(breaches(written(tmp_path / "long.py", "x = 1\n" * 900))) == []
-
-
-def test_a_file_of_901_lines_is_too_long(tmp_path: Path) -> None:
     assert "901 lines" in next(breaches(written(tmp_path / "long.py", "x = 1\n" * 901)))
 
 
@@ -41,16 +39,37 @@ def test_a_meaningless_name_is_refused(tmp_path: Path, name: str) -> None:
     assert "does not describe" in next(breaches(written(tmp_path / name, "")))
 
 
-def test_an_init_file_of_imports_and_names_passes(tmp_path: Path) -> None:
-    source = '"""Doc."""\nfrom __future__ import annotations\nimport os\n__all__ = ["os"]\n__version__ = "1"\n'
+def test_an_init_file_has_imports_and_names_alone(tmp_path: Path) -> None:
+    source = '"""No sparkContext."""\nfrom __future__ import annotations\nimport os\n__all__ = ["os"]\n__version__ = "1"\n'
 
-    assert list(breaches(written(tmp_path / "__init__.py", source))) == []
-
-
-def test_logic_in_an_init_file_is_named_with_its_line(tmp_path: Path) -> None:
+    assert list(breaches(written(tmp_path / "zset_join" / "__init__.py", source))) == []
     found = list(breaches(written(tmp_path / "__init__.py", "import os\nos.getcwd()\n")))
-
     assert found == ["line 2: logic in __init__.py; move it to a module and import it"]
+
+
+class Shape(Protocol):
+    def size(self) -> int:
+        """Return the size."""
+
+
+class Marked(Shape):
+    @override
+    def size(self) -> int:
+        return 1
+
+
+class Unmarked(Shape):
+    def size(self) -> int:
+        """Return the size again."""
+        return 1
+
+
+def test_an_implementation_is_marked_and_documented_once() -> None:
+    package = (__name__.partition(".")[0],)
+    found = [*breaches_of_class(Unmarked, package)]
+
+    assert [one.split(";")[1] for one in found] == [" mark it with @override", " drop its docstring"]
+    assert [*breaches_of_class(Marked, package), *breaches_of_class(Shape, package), *breaches_of_class(Unmarked)] == []
 
 
 def test_hidden_and_generated_directories_are_left_out(tmp_path: Path) -> None:
@@ -83,10 +102,3 @@ def test_the_gateway_of_a_jvm_is_for_one_package(tmp_path: Path, source: str) ->
     (found,) = breaches(runner / "reading.py")
     assert "line 1" in found
     assert [*breaches(allowed / "reading.py"), *breaches(tmp_path / "reading.py")] == []
-
-
-def test_a_docstring_may_name_it(tmp_path: Path) -> None:
-    (tmp_path / "zset_join").mkdir()
-    (tmp_path / "zset_join" / "__init__.py").write_text('"""Nothing here uses sparkContext."""\n')
-
-    assert list(breaches(tmp_path / "zset_join" / "__init__.py")) == []

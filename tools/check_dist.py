@@ -25,7 +25,6 @@ import tempfile
 import time
 import venv
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -79,10 +78,7 @@ def requirements_of(wheel: Path, extra: str) -> dict[str, importlib.metadata.Dis
         wheel: whose metadata is read.
         extra: its name; empty for none.
     """
-    with zipfile.ZipFile(wheel) as archive:
-        name = next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
-        metadata = archive.read(name).decode()
-    own = [Requirement(text) for text in re.findall(r"^Requires-Dist: (.*)$", metadata, re.MULTILINE)]
+    own = [Requirement(text) for text in _metadata(wheel, "Requires-Dist")]
     needed: dict[str, importlib.metadata.Distribution] = {}
     done: set[tuple[str, str]] = set()
     waiting = [requirement for requirement in own if _applies(requirement, "") or _applies(requirement, extra)]
@@ -171,10 +167,10 @@ def _first_example() -> str:
     return f"{program}\nassert pipeline.view().to_pylist() == [{{'city': 'Oslo', 'total': 30}}], pipeline.view()\n"
 
 
-def _extras(wheel: Path) -> Iterator[str]:
+def _metadata(wheel: Path, field: str) -> list[str]:
     with zipfile.ZipFile(wheel) as archive:
         name = next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
-        yield from re.findall(r"^Provides-Extra: (.*)$", archive.read(name).decode(), re.MULTILINE)
+        return re.findall(rf"^{field}: (.*)$", archive.read(name).decode(), re.MULTILINE)
 
 
 def main() -> int:
@@ -192,7 +188,7 @@ def main() -> int:
         (folder / "from-sdist").mkdir()
         _check_sdist(wheel, sdist, folder / "from-sdist")
         print("the sdist builds the same wheel")
-        for extra in ("", *(given.extras or _extras(wheel))):
+        for extra in ("", *(given.extras or _metadata(wheel, "Provides-Extra"))):
             if extra == "dev":  # this environment
                 continue
             place = folder / (extra or "plain")

@@ -7,6 +7,8 @@
 - A place is not a feature: in `plan`, `stages`, `evolution`, `tools` and `checkpoint` nothing is named after the driver,
   executors or Spark Connect.
 - No function of the library has more than two flags: those are cases, which have names.
+- What replaces a method of another class of the library carries `@override`, and no docstring where it implements one that
+  a protocol or an abstract method documents.
 - An `__init__.py` holds a docstring, imports, `__all__` and other names in double underscores, and no logic; `if TYPE_CHECKING`
   may part the same.
 
@@ -16,12 +18,17 @@ Exit code 0 when every file passes, else 1 with one line per breach. Run it with
 from __future__ import annotations
 
 import ast
+import importlib
+import inspect
+import pkgutil
 import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import FunctionType
+from typing import Protocol
 
-__all__ = ["breaches", "main", "source_files"]
+__all__ = ["breaches", "breaches_of_class", "classes_of", "main", "source_files"]
 
 LONGEST_FILE_LINES = 900
 MOST_FLAGS = 2
@@ -32,6 +39,8 @@ GATEWAY_NAMES = frozenset(
 GATEWAY_PACKAGE = ("zset_join", "runners", "spark", "frames", "classic")
 PLACELESS_ROOMS = frozenset({"checkpoint", "evolution", "plan", "stages", "tools"})
 PLACES = frozenset({"connect", "driver", "executor", "executors"})
+LIBRARY = ("spill", "zset_join")
+_MAKING = frozenset({"__init__", "__init_subclass__", "__new__", "__post_init__"})
 SKIPPED_DIRECTORIES = frozenset({"__pycache__", "artifacts", "build", "dist"})
 
 
@@ -109,6 +118,38 @@ def functions_of_flags(source: str) -> Iterator[str]:
                 yield f"line {node.lineno}: {node.name} has more than {MOST_FLAGS} flags; name its cases"
 
 
+def classes_of(packages: tuple[str, ...]) -> Iterator[type]:
+    """Yield the classes that modules of some packages define, importing them."""
+    for package in map(importlib.import_module, packages):
+        for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if not found.name.endswith("__main__"):
+                module = importlib.import_module(found.name)
+                yield from (one for one in vars(module).values() if isinstance(one, type) and one.__module__ == found.name)
+
+
+def breaches_of_class(one: type, packages: tuple[str, ...] = LIBRARY) -> Iterator[str]:
+    """Yield what is wrong with one class; nothing for a class that passes."""
+    above = [base for base in one.__mro__[1:] if base.__module__.partition(".")[0] in packages]
+    for name, method in _methods(one).items():
+        replaced = [base for base in above if name in _methods(base)]
+        if replaced and name not in _MAKING and not hasattr(method, "__override__"):
+            yield f"{name} replaces that of {replaced[0].__name__}; mark it with @override"
+        for base in replaced if method.__doc__ and Protocol not in one.__bases__ else ():
+            shape = _methods(base)[name]
+            if shape.__doc__ and (Protocol in base.__bases__ or hasattr(shape, "__isabstractmethod__")):
+                yield f"{name} is documented by {base.__name__}; drop its docstring"
+
+
+def _methods(one: type) -> dict[str, FunctionType]:
+    """Return the functions in the body of a class, without what its decorators made."""
+    found = {}
+    for name, value in vars(one).items():
+        function = inspect.unwrap(getattr(value, "fget", None) or getattr(value, "func", value))
+        if isinstance(function, FunctionType) and function.__code__.co_qualname == f"{one.__qualname__}.{name}":
+            found[name] = function
+    return found
+
+
 def _is_without_gateway(folders: tuple[str, ...]) -> bool:
     """Return whether files in a directory are of the library, and not of the package that has a JVM beside it."""
     inside = _inside(folders)
@@ -143,6 +184,7 @@ def main() -> int:
     """Print every breach and return the exit code."""
     root = Path.cwd()
     found = [f"{path.relative_to(root)}: {breach}" for path in source_files(root) for breach in breaches(path)]
+    found += [f"{one.__module__}.{one.__name__}: {breach}" for one in classes_of(LIBRARY) for breach in breaches_of_class(one)]
     print("\n".join(found) or "every source file passes")
     return 1 if found else 0
 

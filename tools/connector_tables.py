@@ -1,12 +1,13 @@
-"""Write the tables of connectors into the reference, from `zset_join.connectors`.
+"""Write the tables of connectors and of options into the reference, from `zset_join.connectors` and from headers of modules.
 
     python -m tools.connector_tables
 
-Each is between two comments of its page; a test holds the pages against the source.
+Each is between two comments of its page, of which that of options names the module; a test holds the pages against the source.
 """
 
 from __future__ import annotations
 
+import importlib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -22,10 +23,10 @@ _PASSED_ON = {
     "lookup.": "[`lookup.*`](#how-a-table-is-looked-up)",
     "properties.": "`properties.*` for Kafka's client",
 }
-_MARK = re.compile(r"(<!-- connectors: python -m tools.connector_tables -->\n).*?(<!-- end -->)", re.DOTALL)
+_MARK = re.compile(r"(<!-- (?:connectors: python -m|options:) (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
-def outputs_table() -> str:
+def outputs_table(_: str) -> str:
     """Return the table of outputs."""
     lines = [
         _line(
@@ -42,7 +43,7 @@ def outputs_table() -> str:
     return _table(("name", "keeps", "an epoch arrives", "needs", "may have", "extra"), lines)
 
 
-def tables_table() -> str:
+def tables_table(_: str) -> str:
     """Return the table of tables of SQL."""
     lines = [
         _line(
@@ -61,12 +62,22 @@ def tables_table() -> str:
     return _table(("connector", "read as", written, "looked up", "needs", "may have"), lines)
 
 
-PAGES = {_REFERENCE / "outputs.md": outputs_table, _REFERENCE / "sql.md": tables_table}
+def options_table(module: str) -> str:
+    """Return the table in the header of the module that checks options."""
+    header = importlib.import_module(module).__doc__ or ""
+    return "".join(f"{line}\n" for line in header.splitlines() if line.startswith("|"))
+
+
+PAGES = {
+    _REFERENCE / "options.md": options_table,
+    _REFERENCE / "outputs.md": outputs_table,
+    _REFERENCE / "sql.md": tables_table,
+}
 
 
 def with_table(page: Path) -> str:
     """Return the text of a page, with its table as it should be."""
-    return _MARK.sub(lambda found: f"{found[1]}{PAGES[page]()}{found[2]}", page.read_text(encoding="utf-8"))
+    return _MARK.sub(lambda found: f"{found[1]}{PAGES[page](found[2])}{found[3]}", page.read_text(encoding="utf-8"))
 
 
 def _options(output: OutputSide) -> list[Option]:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping
 from html import escape
 
-from tools.import_graph import ROOT, circles, import_graph, package_graph
+from tools.import_graph import ROOT, circles, import_graph, package_graph, reached
 
 __all__ = ["drawing"]
 
@@ -47,7 +47,7 @@ def drawing() -> str:
     ]
     for room, targets in sorted(rooms.items()):
         for target, count in sorted(targets.items()):
-            if not any(target in _reached(rooms, other) for other in targets if other != target):
+            if not any(target in reached(rooms, other) for other in targets if other != target):
                 parts.append(_line(places[room], places[target], count))
     for room, (x, y) in sorted(places.items()):
         name = room.removeprefix("zset_join.")
@@ -68,18 +68,6 @@ def _levels(rooms: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
             below = [levels[to] + 1 for to in targets if room not in rooms[to]]
             levels[room] = max([levels[room], *(level for level in below if level <= len(rooms))])
     return levels
-
-
-def _reached(rooms: Mapping[str, Mapping[str, int]], room: str) -> set[str]:
-    """Return all rooms that a room imports, directly or not."""
-    found: set[str] = set()
-    waiting = list(rooms[room])
-    while waiting:
-        one = waiting.pop()
-        if one not in found:
-            found.add(one)
-            waiting += rooms[one]
-    return found
 
 
 def _line(start: tuple[float, int], end: tuple[float, int], count: int) -> str:

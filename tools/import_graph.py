@@ -8,10 +8,10 @@ from __future__ import annotations
 import ast
 import functools
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
-__all__ = ["PACKAGES", "circles", "import_graph", "package_graph"]
+__all__ = ["PACKAGES", "circles", "import_graph", "package_graph", "reached"]
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("zset_join", "spill")
@@ -43,37 +43,19 @@ def _imports(path: Path, files: Mapping[str, Path]) -> set[str]:
 
 
 def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
-    """Return the sets of two or more modules that import each other, directly or not, by Tarjan's algorithm."""
-    order: dict[str, int] = {}
-    low: dict[str, int] = {}
-    stack: list[str] = []
-    found: list[list[str]] = []
-    for root in graph:
-        if root in order:
-            continue
-        work = [(root, iter(sorted(graph[root])))]
-        order[root] = low[root] = len(order)
-        stack.append(root)
-        while work:
-            module, targets = work[-1]
-            for target in targets:
-                if target not in order:
-                    order[target] = low[target] = len(order)
-                    stack.append(target)
-                    work.append((target, iter(sorted(graph[target]))))
-                    break
-                if target in stack:
-                    low[module] = min(low[module], order[target])
-            else:
-                work.pop()
-                if work:
-                    low[work[-1][0]] = min(low[work[-1][0]], low[module])
-                if low[module] == order[module]:
-                    tied = stack[stack.index(module) :]
-                    del stack[stack.index(module) :]
-                    if len(tied) > 1:
-                        found.append(sorted(tied))
-    return sorted(found, key=lambda tied: (-len(tied), tied))
+    """Return the sets of two or more modules that import each other, directly or not."""
+    ways = {module: reached(graph, module) for module in graph}
+    tied = {tuple(sorted(one for one in found if module in ways[one])) for module, found in ways.items()}
+    return sorted((list(one) for one in tied if len(one) > 1), key=lambda one: (-len(one), one))
+
+
+def reached(graph: Mapping[str, Collection[str]], module: str) -> set[str]:
+    """Return all modules that one imports, directly or not."""
+    found, left = set[str](), [module]
+    while left:
+        left += (new := set(graph[left.pop()]) - found)
+        found |= new
+    return found
 
 
 def package_graph(graph: Mapping[str, set[str]]) -> dict[str, dict[str, int]]:

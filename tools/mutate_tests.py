@@ -56,15 +56,9 @@ TESTS_OF: dict[str, tuple[str, ...]] = {
     "zset_join/sinks": ("tests/sinks/test_sink.py",),
 }
 """Files, to the tests beside those that mirror them."""
-ROOMS = (
-    "zset_join/state/join",
-    "zset_join/state/rows",
-    "zset_join/state/cold",
-    "zset_join/checkpoint",
-    "zset_join/changelog",
-    "zset_join/sinks",
-    "zset_join/operators",
-    "zset_join/aggregates",
+ROOMS = tuple(
+    f"zset_join/{room}"
+    for room in ("state/join", "state/rows", "state/cold", "checkpoint", "changelog", "sinks", "operators", "aggregates")
 )
 SWAPS: dict[type[ast.AST], tuple[str, str]] = {
     ast.Lt: ("<", "<="), ast.LtE: ("<=", "<"), ast.Gt: (">", ">="), ast.GtE: (">=", ">"), ast.Eq: ("==", "!="),

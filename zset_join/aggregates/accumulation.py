@@ -41,7 +41,6 @@ from zset_join.aggregates.accumulators import (
     Lines,
     MomentsOfFloats,
     Source,
-    SumOfDecimals,
     SumOfFloats,
     SumOfIntegers,
 )
@@ -91,7 +90,6 @@ class Accumulation:
 
     @property
     def accumulators(self) -> tuple[Accumulator, ...]:
-        """Return every accumulator once."""
         return tuple(self._made.values())
 
     @property
@@ -157,7 +155,7 @@ class Accumulation:
         if pt.is_floating(stored):
             return self._shared(("floats",), source, lambda: SumOfFloats(source))
         if pt.is_decimal(stored) and stored.precision > NARROW_DECIMAL_DIGITS:
-            return self._shared(("decimals",), source, lambda: SumOfDecimals(source))
+            return self._shared(("decimals",), source, lambda: SumOfIntegers(source, is_wide=True))
         return self._shared(("integers",), source, lambda: SumOfIntegers(source))
 
     def _shared(self, kind: tuple[object, ...], source: Source, make: Any) -> Accumulator:
@@ -395,7 +393,6 @@ class GroupTables:
 
     @property
     def has_values(self) -> bool:
-        """Whether groups keep values one by one."""
         return bool(self._multisets)
 
     def values_per_group(self, lines: Int64s) -> Int64s:

@@ -8,7 +8,7 @@ its filter), so a retraction that takes more than there is shows.
 |---|---|---|
 | `CountOf` | 1 | count |
 | `SumOfIntegers` | 3 | sum, avg of integers and of decimals of up to 18 digits |
-| `SumOfDecimals` | 5 | sum, avg of wider decimals |
+| `SumOfIntegers`, wide | 5 | sum, avg of wider decimals |
 | `SumOfFloats` | 6 | sum, avg of floats |
 | `MomentsOfFloats` | 13 | variance and standard deviation of anything, which are floats to Spark |
 | `BitCounts` | 1 and one per bit | bitwise and, or, xor |
@@ -35,6 +35,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
+from typing_extensions import override
 
 from zset_join.core.key_types import storage_type
 from zset_join.core.row_conversion import plain
@@ -50,7 +51,6 @@ __all__ = [
     "MomentsOfFloats",
     "Source",
     "StateHeap",
-    "SumOfDecimals",
     "SumOfFloats",
     "SumOfIntegers",
     "WorkingArrays",
@@ -127,7 +127,6 @@ class WorkingArrays:
         return kept
 
     def address(self, name: str) -> int:
-        """Return the address of a name's array."""
         return self._addresses[name]
 
     def table(self, name: str, entries: int) -> tuple[int, int]:
@@ -164,7 +163,6 @@ class StateHeap(Protocol):
 
     def make_heap_room(self, size: int) -> int:
         """Make room for so many bytes and return the heap offset up to which there is room; `view` holds its address."""
-        ...
 
 
 class Accumulator(Protocol):
@@ -176,31 +174,24 @@ class Accumulator(Protocol):
 
     def add(self, lines: Lines, rows: pa.RecordBatch, weights: Int64s) -> bool:
         """Add the rows of a delta to `after`; return whether a count may have fallen below 0."""
-        ...
 
     def columns(self) -> list[pa.Field]:
         """Return the columns in which the words of a group are written down."""
-        ...
 
     def write(self, lines: Int64s, heap: int) -> list[pa.Array]:
         """Return these columns for some lines."""
-        ...
 
     def merge(self, lines: Lines, columns: Sequence[pa.Array]) -> None:
         """Add words that were written down before."""
-        ...
 
     def leftover(self, lines: Lines) -> int:
         """Return an entry that has no rows but still a sum, or -1."""
-        ...
 
     def store(self, heap: StateHeap, lines: Lines) -> None:
         """Move the values of `after` that lie outside the lines into the heap."""
-        ...
 
     def copy(self, old: int, new: int, groups: int, copied: int, state_offset: int) -> None:
         """Copy the heap values of copied groups from one state to another."""
-        ...
 
 
 def counted_flags(array: pa.Array) -> tuple[int, int, int]:
@@ -293,18 +284,18 @@ class BitCounts(_Linear):
         np.add.at(words, lines.entry_of[: lines.count], added)
         return bool((words[:, 0] < 0).any())
 
+    @override
     def merge(self, lines: Lines, columns: Sequence[pa.Array]) -> None:
         for word, column in enumerate(columns[: self.words]):
             self._merge_words(lines, [column], word)
 
 
 class SumOfIntegers(_Linear):
-    """Add integers, or decimals of up to 18 digits, in 128 bits."""
+    """Add integers, or decimals of up to 18 digits, in 128 bits; wider decimals in 256."""
 
-    wide = False
-
-    def __init__(self, source: Source, words: int = 3) -> None:
-        super().__init__(source, words)
+    def __init__(self, source: Source, *, is_wide: bool = False) -> None:
+        super().__init__(source, 5 if is_wide else 3)
+        self._is_wide = is_wide
         kind = storage_type(source.types[0])
         self._kind = pa.decimal128(kind.precision, kind.scale) if pt.is_decimal(kind) else pa.int64()
         self._step = 16 if pt.is_decimal(kind) else 8
@@ -322,21 +313,12 @@ class SumOfIntegers(_Linear):
                 validity,
                 values,
                 self._step,
-                self.wide,
+                self._is_wide,
                 start,
                 lines.line_words,
                 place,
             )
         )
-
-
-class SumOfDecimals(SumOfIntegers):
-    """Add decimals of up to 38 digits, in 256 bits."""
-
-    wide = True
-
-    def __init__(self, source: Source) -> None:
-        super().__init__(source, 5)
 
 
 def _as_floats(array: pa.Array) -> pa.Array:

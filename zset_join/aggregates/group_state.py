@@ -209,7 +209,6 @@ class GroupState:
         return np.where(numbers != 0, stored, lines.keys[: lines.entries])
 
     def gather_keys(self, refs: Int64s) -> list[pa.Array]:
-        """Return the key columns of some records."""
         keys = self._key_plan.gather(int(refs.ctypes.data), len(refs), self._arena.heap_address)
         return keys if self.keeps_bits else list(map(shown_floats, keys))
 
@@ -233,7 +232,6 @@ class GroupState:
         return int(self._view[s.ROWS]) + positions * self._layout.stride
 
     def lines_at(self, positions: Int64s) -> Int64s:
-        """Return the lines of the groups at some positions."""
         end = int(self._arena.header[s.H_ROWS_END])
         lines = np.empty((len(positions), self.line_words), np.int64)
         lines[:, :1] = self._record_words("<i8", c.WEIGHT, end, 1)[positions]

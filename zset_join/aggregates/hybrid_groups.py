@@ -212,7 +212,6 @@ class HybridGroups:
         }
 
     def close(self) -> None:
-        """Remove the files."""
         self._unused.close()
         self._cold.close()
 

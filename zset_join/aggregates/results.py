@@ -15,8 +15,9 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from typing_extensions import override
 
-from zset_join.aggregates.accumulators import Accumulator, BitCounts, Int64s, Lines, MomentsOfFloats, SumOfDecimals, SumOfFloats
+from zset_join.aggregates.accumulators import Accumulator, BitCounts, Int64s, Lines, MomentsOfFloats, SumOfFloats
 from zset_join.aggregates.value_codecs import ValuesOf
 from zset_join.core.epochs import Tick
 from zset_join.core.errors import BadInputError, ResourceError
@@ -36,23 +37,20 @@ class Reading(Protocol):
 
     def differs(self) -> Flags:
         """Return for every entry whether the column changes."""
-        ...
 
     def column(self, old: Int64s, new: Int64s) -> pa.Array:
         """Return the column before the epoch for the entries `old`, then after it for `new`."""
-        ...
 
 
 class Result(Protocol):
     """One output column."""
 
-    def check(self, lines: Lines, tick: Tick, relation: str) -> None:
+    def check(self, lines: Lines, tick: Tick, relation: str) -> None:  # noqa: ARG002 - most columns always fit
         """Refuse an epoch after which the column does not fit its type."""
-        ...
+        return
 
     def read(self, lines: Lines) -> Reading:
         """Read the column."""
-        ...
 
 
 @dataclass(slots=True)
@@ -107,17 +105,11 @@ def _refuse(call: AggregateCall, lines: Lines, entry: int, tick: Tick, relation:
     )
 
 
-class _Plain:
-    """A result that is always representable."""
-
-    def check(self, lines: Lines, tick: Tick, relation: str) -> None:
-        """Do nothing."""
-
-
-class _Count(_Plain):
+class _Count(Result):
     def __init__(self, at: int) -> None:
         self._at = at
 
+    @override
     def read(self, lines: Lines) -> Reading:
         return _Words(lines.before[:, self._at], lines.after[:, self._at], None, None, _integers)
 
@@ -138,13 +130,14 @@ class _IntegerSum:
         return _Words(lines.before[:, value], lines.after[:, value], old_valid, new_valid, _integers)
 
 
-class _FloatResult(_Plain, ABC):
+class _FloatResult(Result, ABC):
     """A float per line, made by a kernel."""
 
     def __init__(self, accumulator: Accumulator) -> None:
         self._at = accumulator.at
         self._spare = np.zeros(1024, np.int64)
 
+    @override
     def read(self, lines: Lines) -> Reading:
         halves = []
         for block in (lines.before, lines.after):
@@ -159,6 +152,7 @@ class _FloatResult(_Plain, ABC):
 
 
 class _IntegerAverage(_FloatResult):
+    @override
     def _fill(self, lines: Lines, place: int, values: npt.NDArray[np.float64], block: Int64s) -> Flags:
         average_integers(lines.entries, lines.line_words, place, values)
         return block[:, self._at] > 0
@@ -170,6 +164,7 @@ class _FloatSum(_FloatResult):
         self._squares = accumulator.squares
         self._kernel = floats.average_floats if average else floats.sum_floats
 
+    @override
     def _fill(self, lines: Lines, place: int, values: npt.NDArray[np.float64], block: Int64s) -> Flags:
         spare = int(self._spare.ctypes.data)
         self._kernel(lines.entries, lines.line_words, place, self._squares, lines.heap, spare, values)
@@ -181,12 +176,13 @@ class _Variance(_FloatResult):
         super().__init__(accumulator)
         self._sample, self._root = sample, root
 
+    @override
     def _fill(
         self,
         lines: Lines,
         place: int,
         values: npt.NDArray[np.float64],
-        block: Int64s,  # noqa: ARG002 - the others take their validity from it
+        block: Int64s,
     ) -> Flags:
         valid = np.empty(lines.entries, np.uint8)
         spare = int(self._spare.ctypes.data)
@@ -196,12 +192,13 @@ class _Variance(_FloatResult):
         return valid
 
 
-class _Bits(_Plain):
+class _Bits(Result):
     """A bitwise function of the values whose bits were counted."""
 
     def __init__(self, kind: str, accumulator: BitCounts, declared: pa.DataType) -> None:
         self._kind, self._at, self._bits, self._declared = kind, accumulator.at, accumulator.bits, declared
 
+    @override
     def read(self, lines: Lines) -> Reading:
         old_valid, new_valid = lines.before[:, self._at] > 0, lines.after[:, self._at] > 0
         return _Words(self._fill(lines.before), self._fill(lines.after), old_valid, new_valid, self._build)
@@ -227,7 +224,7 @@ class _DecimalResult:
 
     def __init__(self, call: AggregateCall, accumulator: Accumulator, kind: pa.DataType, *, factor: int) -> None:
         self._call, self._at, self._kind, self._factor = call, accumulator.at, kind, factor
-        self._words = 4 if isinstance(accumulator, SumOfDecimals) else 2
+        self._words = accumulator.words - 1
         bound = 10**kind.precision
         self._bound = np.array([(bound >> 64 * at) & ((1 << 64) - 1) for at in range(4)], np.uint64).view(np.int64)
         self._spare = np.zeros(16, np.int64)
@@ -255,12 +252,13 @@ class _DecimalResult:
         return _array(self._kind, values, valid)
 
 
-class _End(_Plain):
+class _End(Result):
     """The first or last value of a multiset, or the value that is beside it."""
 
     def __init__(self, values: ValuesOf, *, high: bool, shown: int) -> None:
         self._values, self._high, self._shown = values, high, shown
 
+    @override
     def read(self, lines: Lines) -> Reading:
         codec, cells = self._values.codec, lines.cells[self._values.at]
         shape = (lines.entries, codec.words)

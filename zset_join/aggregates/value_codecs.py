@@ -65,11 +65,9 @@ class ValueCodec(Protocol):
 
         Whatever the words point into is added to `owners`.
         """
-        ...
 
     def decode(self, keys: Int64s, valid: Flags | None, heap: int) -> pa.Array:
         """Return the values that some words represent."""
-        ...
 
 
 NEGATIVE_ZERO = -1

@@ -287,7 +287,6 @@ def _encode_upserts(delta: ZSet, columns: tuple[str, ...], schema: pa.Schema) ->
 
 
 def check_key(schema: pa.Schema, columns: Sequence[str], changelog_format: ChangelogFormat) -> None:
-    """Reject an invalid key."""
     if not columns and isinstance(changelog_format, UpsertFormat):
         raise PlanError(
             "upserts need a key that identifies the row they replace; pass key=[...], the columns of a row's identity.",

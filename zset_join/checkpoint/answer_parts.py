@@ -29,7 +29,6 @@ class ArrowParts:
     def write(
         self, files: CheckpointFiles, bucket: int, tick: Tick, schema: pa.Schema, chunks: Iterable[ZSet]
     ) -> list[PartEntry]:
-        """Write the chunks as they come."""
         counted = CountedChunks(chunks)
         first = next(counted, None)
         if first is None:

@@ -57,15 +57,12 @@ class Reopenable(Protocol):
 
     def is_current(self) -> bool:
         """Return whether the mapped files are still those of the directory, and whole."""
-        ...
 
     def working_bytes(self) -> int:
         """Return the bytes of the working arrays."""
-        ...
 
     def close(self) -> None:
         """Release the files."""
-        ...
 
 
 _Operator = TypeVar("_Operator", bound=Reopenable)

@@ -58,7 +58,6 @@ class ChangedPlan:
 
     @property
     def digest(self) -> str:
-        """Return what records call it."""
         return hashlib.blake2b(json.dumps(json.loads(json_text(self)), sort_keys=True).encode(), digest_size=16).hexdigest()
 
 

@@ -221,7 +221,6 @@ class Checkpoint:
         return self.last.buckets or self._first_buckets
 
     def commit(self, record: CommitRecord) -> CommitRecord:
-        """Make an epoch true."""
         if self.committed(record.epoch) is not None:
             raise self._committed_twice(record.epoch)
         if self._owner is not None:
@@ -481,7 +480,6 @@ def _is_whole(stored: bytes, plan: Mapping[str, Any]) -> bool:
 
 
 def _logged_rows(record: CommitRecord) -> dict[str, int]:
-    """Return the rows each bucket logged in the epoch of a record."""
     return {
         key: log.rows
         for key, history in record.histories.items()

@@ -171,5 +171,4 @@ def _without_view_name(value: Any) -> Any:
 
 
 def _holds_parts(listed: list[Any]) -> bool:
-    """Return whether the items of a list are described one by one."""
     return any(isinstance(one, dict | list) for one in listed)

@@ -75,11 +75,9 @@ class CheckpointFiles:
         return self.uri(entry.name)
 
     def uri(self, name: str) -> str:
-        """Return the absolute path or URI of a file."""
         return self.folder.uri(name)
 
     def first_checksum(self, name: str) -> int:
-        """Return what the checksum of a file starts from."""
         return zlib.crc32(f"{self.query_id}\n{name}\n".encode())
 
     def _checked(self, entry: FileEntry, data: pa.Buffer | None) -> pa.Buffer:
@@ -120,7 +118,6 @@ class NewFile:
         self._file = files.folder.create(name)
 
     def write(self, data: Any) -> int:
-        """Append bytes."""
         view = memoryview(data)
         self.crc32 = zlib.crc32(view, self.crc32)
         self.bytes += view.nbytes
@@ -136,7 +133,6 @@ class NewFile:
             self._file.close(durable=self._durable)
 
     def entry(self, rows: int) -> FileEntry:
-        """Return the entry of the file in a commit record."""
         return FileEntry(self.name, self.bytes, rows, self.crc32)
 
     def __enter__(self) -> NewFile:

@@ -125,7 +125,6 @@ class LocalState:
 
     @property
     def directory(self) -> str:
-        """Return where the mapped files are."""
         return f"{self._home}/state"
 
     @property

@@ -63,12 +63,10 @@ class LogEntry:
 
     @property
     def bytes(self) -> int:
-        """Return the size of its files."""
         return sum(file.bytes for file in self.files) if self.more else self.file.bytes
 
     @property
     def rows(self) -> int:
-        """Return the rows in its files."""
         return sum(file.rows for file in self.files)
 
     @property

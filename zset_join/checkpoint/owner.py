@@ -86,7 +86,6 @@ class Claim:
     machine: str = ""
 
     def describe(self) -> str:
-        """Return it in words."""
         since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(self.since))
         return f"process {self.pid} on host {self.host} (query {self.query_id}), since {since}"
 

@@ -92,25 +92,20 @@ class Rescaling:
 
     @property
     def name(self) -> str:
-        """Return the name of its file."""
         return f"{RESCALINGS}/{self.epoch:020d}-{self.number:010d}.json"
 
     def state_files(self) -> set[str]:
-        """Return the names of all files the state consists of."""
         return {name for history in self.histories.values() for name in history.file_names()}
 
     def to_bytes(self) -> bytes:
-        """Return the record as the bytes of its file."""
         return seal(self, version=CHECKPOINT_FORMAT, name=self.name)
 
     @classmethod
     def from_bytes(cls, data: bytes, name: str) -> Rescaling:
-        """Build from the bytes of a file."""
         return read(cls, unseal(data, version=CHECKPOINT_FORMAT, name=name))
 
 
 def record_digest(data: bytes) -> str:
-    """Return the digest of the bytes of a commit record."""
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
@@ -243,7 +238,6 @@ def read_committed(location: str) -> CommittedState | None:
 
 
 def record_name(epoch: int) -> str:
-    """Return the name of the commit record of an epoch."""
     return f"commits/{epoch:020d}.json"
 
 

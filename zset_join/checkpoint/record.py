@@ -48,7 +48,6 @@ class BucketHistory:
     logs: tuple[LogEntry, ...] = ()
 
     def with_log(self, log: LogEntry) -> BucketHistory:
-        """Return the history with the log of one more epoch."""
         return replace(self, logs=(*self.logs, log))
 
     def with_snapshot(self, snapshot: SnapshotEntry) -> BucketHistory:
@@ -96,7 +95,6 @@ class BucketHistory:
         return bool(self.logs) and (self.log_bytes > least_bytes or bytes_of_epochs > max(_LEAST_BYTES_OF_EPOCHS, least_bytes))
 
     def file_names(self) -> Iterator[str]:
-        """Yield the names of all files."""
         if self.snapshot is not None:
             yield from (entry.name for entry in self.snapshot.tables.values())
         for log in self.logs:  # once per epoch and log: most have one file
@@ -105,7 +103,6 @@ class BucketHistory:
 
     @property
     def log_bytes(self) -> int:
-        """Return the size of the log files."""
         return sum(log.bytes for log in self.logs)
 
 
@@ -151,7 +148,6 @@ class CommitRecord:
         return found
 
     def chained(self, last: CommitRecord | None) -> CommitRecord:
-        """Return the record with its place in the chain."""
         before = None if last is None or last.link is None else last.link.digest
         is_timed = bool(self.dues) or (last is not None and bool(last.dues))
         read = self._logged() if self.offsets is None else self.offsets
@@ -169,11 +165,9 @@ class CommitRecord:
         )
 
     def state_files(self) -> set[str]:
-        """Return the names of all files the state consists of."""
         return {name for history in self.histories.values() for name in history.file_names()}
 
     def to_bytes(self, known: HistoryTexts | None = None) -> bytes:
-        """Return the record as the bytes of its file."""
         written = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "histories"}
         histories = (HistoryTexts() if known is None else known).written(self.histories)
         text = f'{json_text(written)[:-1]},"histories":{histories}}}'
@@ -181,7 +175,6 @@ class CommitRecord:
 
     @classmethod
     def from_bytes(cls, data: bytes, epoch: int) -> CommitRecord:
-        """Build from the bytes of a file."""
         return read(cls, unseal(data, version=CHECKPOINT_FORMAT, name=_name(epoch)))
 
 

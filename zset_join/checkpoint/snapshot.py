@@ -37,7 +37,6 @@ class SnapshotEntry:
 
     @property
     def bytes(self) -> int:
-        """Return the size of all its files."""
         return sum(entry.bytes for entry in self.tables.values())
 
 
@@ -49,7 +48,6 @@ def write_snapshot(
     through_epoch: int,
     identity: str,
 ) -> SnapshotEntry:
-    """Write a snapshot."""
     entries = {}
     live_bytes = 0
     for name, table in tables.items():
@@ -101,5 +99,4 @@ def _read_ahead(parts: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def read_snapshot(files: CheckpointFiles, entry: SnapshotEntry) -> dict[str, pa.Table]:
-    """Return the tables of a snapshot."""
     return {name: pq.read_table(pa.BufferReader(files.read(file))) for name, file in entry.tables.items()}

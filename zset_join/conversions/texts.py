@@ -56,7 +56,6 @@ def flags(array: pa.Array) -> Bools:
 
 
 def only(array: pa.Array, fits: Bools) -> pa.Array:
-    """Return an array with NULL where a value does not fit."""
     return array if fits.all() else pc.if_else(pa.array(fits), array, pa.scalar(None, array.type))
 
 

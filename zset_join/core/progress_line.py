@@ -31,11 +31,9 @@ _active = threading.local()
 class _Screen(Protocol):
     def draw(self, text: str) -> None:
         """Show a text in place of the last one."""
-        ...
 
     def clear(self) -> None:
         """Remove it."""
-        ...
 
 
 class ProgressLine:

@@ -187,7 +187,6 @@ class PlanDiff:
         return {name: self.views[name].answer for name in names}
 
     def lines(self) -> Iterator[str]:
-        """Yield the lines of the report."""
         at = "before the first epoch" if self.epoch is None else f"after epoch {self.epoch}"
         yield (
             f"{at}: keeps {len(self.kept)} of {counted(len(self.kept) + len(self.rebuilt), 'stage')}"

@@ -172,12 +172,10 @@ class Held(Protocol):
     @property
     def rows(self) -> int:
         """Return how many rows, or groups of them."""
-        ...
 
     @property
     def ended(self) -> Mapping[str, int]:
         """Return by how they went, the rows that have left it."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,6 +25,7 @@ from typing import Literal as OneOf
 
 import numpy as np
 import pyarrow as pa
+from typing_extensions import override
 
 from zset_join.core.errors import OptionError, PlanError
 from zset_join.expressions.operations import FUNCTIONS, OPERATIONS
@@ -61,19 +62,15 @@ class ExpressionVisitor(Protocol[_T]):
 
     def visit_column(self, node: Column) -> _T:
         """Return the result for a column."""
-        ...
 
     def visit_literal(self, node: Literal) -> _T:
         """Return the result for a literal."""
-        ...
 
     def visit_cast(self, node: Cast, operand: _T) -> _T:
         """Return the result for a cast from the results of its operand."""
-        ...
 
     def visit_call(self, node: Call, operands: tuple[_T, ...]) -> _T:
         """Return the result for a call from the results of its operands."""
-        ...
 
 
 class Expression(ABC):
@@ -341,9 +338,11 @@ class Column(Expression):
     side: OneOf["left", "right", "row"]
     name: str
 
-    def _accept(self, visitor: ExpressionVisitor[_T], operands: tuple[_T, ...]) -> _T:  # noqa: ARG002 - it has none
+    @override
+    def _accept(self, visitor: ExpressionVisitor[_T], operands: tuple[_T, ...]) -> _T:
         return visitor.visit_column(self)
 
+    @override
     def _label(self) -> tuple[Any, ...]:
         return ("column", self.side, self.name)
 
@@ -356,9 +355,11 @@ class Literal(Expression):
     type: pa.DataType
     local: datetime.datetime | None = None  # of an instant written as a local time; `value` is that time in UTC
 
-    def _accept(self, visitor: ExpressionVisitor[_T], operands: tuple[_T, ...]) -> _T:  # noqa: ARG002 - it has none
+    @override
+    def _accept(self, visitor: ExpressionVisitor[_T], operands: tuple[_T, ...]) -> _T:
         return visitor.visit_literal(self)
 
+    @override
     def _label(self) -> tuple[Any, ...]:
         return ("literal", str(self.type), repr(self.value))
 
@@ -370,13 +371,16 @@ class Cast(Expression):
     operand: Expression
     type: pa.DataType
 
+    @override
     def _accept(self, visitor: ExpressionVisitor[_T], operands: tuple[_T, ...]) -> _T:
         return visitor.visit_cast(self, operands[0])
 
     @property
+    @override
     def _below(self) -> tuple[Expression, ...]:
         return (self.operand,)
 
+    @override
     def _label(self) -> tuple[Any, ...]:
         return ("cast", str(self.type))
 
@@ -388,13 +392,16 @@ class Call(Expression):
     operation: str  # a key of `OPERATIONS` or `FUNCTIONS`
     operands: tuple[Expression, ...]
 
+    @override
     def _accept(self, visitor: ExpressionVisitor[_T], operands: tuple[_T, ...]) -> _T:
         return visitor.visit_call(self, operands)
 
     @property
+    @override
     def _below(self) -> tuple[Expression, ...]:
         return self.operands
 
+    @override
     def _label(self) -> tuple[Any, ...]:
         return ("call", self.operation, len(self.operands))
 
@@ -406,13 +413,16 @@ class Alias(Expression):
     operand: Expression
     title: str
 
-    def _accept(self, visitor: ExpressionVisitor[_T], operands: tuple[_T, ...]) -> _T:  # noqa: ARG002 - that of the value
+    @override
+    def _accept(self, visitor: ExpressionVisitor[_T], operands: tuple[_T, ...]) -> _T:
         return operands[0]
 
     @property
+    @override
     def _below(self) -> tuple[Expression, ...]:
         return (self.operand,)
 
+    @override
     def _label(self) -> tuple[Any, ...]:
         return ("alias", self.title)
 

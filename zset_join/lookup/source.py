@@ -31,15 +31,12 @@ class Clock(Protocol):
 
     def now_us(self) -> int:
         """Return microseconds since 1970-01-01 UTC."""
-        ...
 
     def sleep(self, seconds: float) -> None:
         """Return when so many seconds have passed."""
-        ...
 
     def event_loop(self) -> asyncio.AbstractEventLoop:
         """Return a new event loop whose sleeps follow this clock."""
-        ...
 
 
 class SystemClock:
@@ -121,29 +118,23 @@ class LookupSource(Protocol):
     @property
     def name(self) -> str:
         """Return the name in plans and messages."""
-        ...
 
     @property
     def schema(self) -> pa.Schema:
         """Return its columns."""
-        ...
 
     @property
     def modes(self) -> frozenset[str]:
         """Return how it can be read: `sync`, `async`, `full`."""
-        ...
 
     def open(self, opening: Opening) -> LookupClient:
         """Return a client."""
-        ...
 
     def explain(self) -> str:
         """Return a description in one line, without credentials."""
-        ...
 
     def to_json(self) -> dict[str, Any]:
         """Return everything about it with its `kind`, without credentials."""
-        ...
 
 
 @runtime_checkable
@@ -156,4 +147,3 @@ class SelectiveSource(LookupSource, Protocol):
         Args:
             keys: the columns that are looked up by; not distinct. A key with a NULL is never requested, and not among the rows.
         """
-        ...

@@ -37,6 +37,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from typing_extensions import override
+
 from zset_join.aggregates.accumulation import Accumulation
 from zset_join.aggregates.grouped_operator import GroupedOperator
 from zset_join.core.epochs import Tick
@@ -106,6 +108,12 @@ class Aggregate(GroupedOperator):
         )
 
 
+def _by_row(relation: Relation) -> tuple[Accumulation, tuple[str, ...], Relation]:
+    keys = check_grouping(relation, relation.schema.names, ())
+    output = replace(relation, name=f"{relation.name}_distinct", join_key=(), primary_key=keys, mode="changelog")
+    return Accumulation(relation, ()), keys, output
+
+
 @guarded("the distinct")
 class Distinct(GroupedOperator):
     """Keep every row once.
@@ -127,23 +135,12 @@ class Distinct(GroupedOperator):
     [(('a',), 1), (('b',), 1)]
     """
 
-    def __init__(
-        self,
-        relation: Relation,
-        *,
-        options: OperatorOptions = OperatorOptions(),
-    ) -> None:
-        keys = check_grouping(relation, relation.schema.names, ())
-        super().__init__(
-            Accumulation(relation, ()),
-            keys,
-            replace(relation, name=f"{relation.name}_distinct", join_key=(), primary_key=keys, mode="changelog"),
-            options=options,
-        )
+    def __init__(self, relation: Relation, *, options: OperatorOptions = OperatorOptions()) -> None:
+        super().__init__(*_by_row(relation), options=options)
 
 
 @guarded("the counted rows")
-class Counted(Distinct):
+class Counted(GroupedOperator):
     """Pass rows on, netted, and remember how many copies of each there are: what is retracted is there.
 
     Of copies that differ in their bits, such as 0.0 and -0.0, those of the first are kept.
@@ -156,11 +153,12 @@ class Counted(Distinct):
     """
 
     def __init__(self, relation: Relation, *, options: OperatorOptions = OperatorOptions()) -> None:
-        super().__init__(relation, options=options)
+        super().__init__(*_by_row(relation), options=options)
         self.output = replace(relation, join_key=(), sequence_by=())
         self._chunk_rows = options.chunk_rows
         self._input.state.keeps_bits = True
 
+    @override
     def _answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
         (delta,) = deltas
         if len(delta):

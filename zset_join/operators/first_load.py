@@ -37,6 +37,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from typing_extensions import override
 
 from zset_join.core.epochs import Tick
 from zset_join.core.errors import ZsetJoinError
@@ -76,6 +77,7 @@ class LoadedJoin(HashJoin):
         self._asked: tuple[Tick, weakref.ref[ZSet], weakref.ref[ZSet]] | None = None
         self._loaded: HashJoin | None = None
 
+    @override
     def absorb(self, tick: Tick, deltas: Sequence[ZSet]) -> None:
         tick.check_follows(self.absorbed_epoch)
         loaded = self._loaded_with(tick, deltas) if self._loads(deltas) else None
@@ -95,10 +97,12 @@ class LoadedJoin(HashJoin):
                 own.end_absorb(tick.epoch)
         self._is_first = False
 
+    @override
     def restore(self, tables: Any) -> None:
         self._loaded, self._asked, self._is_first = None, None, False
         super().restore(tables)
 
+    @override
     def _answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
         chunks = self._load(tick, deltas) if self._loads(deltas) else None
         if chunks is None:
@@ -179,6 +183,7 @@ class LoadedLatest(Latest):
         self._key_tables = HashTables(hash_bits=options.hash_bits, hash_seed=HashTables.of(options).hash_seed)
         self._checked: tuple[weakref.ref[ZSet], bool] | None = None
 
+    @override
     def absorb(self, tick: Tick, deltas: Sequence[ZSet]) -> None:
         (delta,) = deltas
         if self._side.follows or not self._inserts(delta):
@@ -193,9 +198,11 @@ class LoadedLatest(Latest):
             side.absorb(_listed(side, part), tick.processing_time_us)
         side.end_absorb(tick.epoch)
 
+    @override
     def rejections(self, tick: Tick, deltas: Sequence[ZSet]) -> pa.Table:
         return no_rejections() if self._inserts(deltas[0]) else super().rejections(tick, deltas)
 
+    @override
     def _answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
         (delta,) = deltas
         if not self._inserts(delta):

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from typing_extensions import override
 
 from zset_join.changelog.encoding import group_keys
 from zset_join.core.epochs import Tick
@@ -82,9 +83,11 @@ class PartialUpserts(Latest):
         self._all = self._side.layout.gather_plan(self._side.relation.field_indices(names))
 
     @property
+    @override
     def shared_sides(self) -> Sequence[SideState]:
         return ()  # they are fed other rows than the stage
 
+    @override
     def rejections(self, tick: Tick, deltas: Sequence[ZSet]) -> pa.Table:
         whole = self._completed(deltas[0])
         rejected = super().rejections(tick, [whole.delta])
@@ -102,14 +105,17 @@ class PartialUpserts(Latest):
         }
         return pa.concat_tables([rejected.cast(REJECTION_SCHEMA), pa.table(ours, schema=REJECTION_SCHEMA)]).sort_by("row")
 
+    @override
     def answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
         yield from super().answer(tick, [self._accepted(tick, deltas[0])])
 
+    @override
     def absorb(self, tick: Tick, deltas: Sequence[ZSet]) -> None:
         tick.check_follows(self.absorbed_epoch)
         super().absorb(tick, [self._accepted(tick, deltas[0])])
         self._whole = None
 
+    @override
     def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:
         self._whole = None
         super().restore(tables)

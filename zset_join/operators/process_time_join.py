@@ -363,23 +363,18 @@ class LatestJoin(Protocol):
 
     def resolve(self, tick: Tick, deltas: Sequence[ZSet]) -> None:
         """Find out what the deltas of an epoch change, and refuse bad rows."""
-        ...
 
     def fold(self, tick: Tick, deltas: Sequence[ZSet]) -> None:
         """Store the epoch resolved last."""
-        ...
 
     def end_absorb(self, epoch: int) -> None:
         """Mark its state as complete."""
-        ...
 
     def own_readers(self) -> Mapping[str, pa.RecordBatchReader]:
         """Return readers of its tables."""
-        ...
 
     def restore_own(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:
         """Replace its state by a snapshot."""
-        ...
 
 
 class LatestJoins:

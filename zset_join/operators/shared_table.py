@@ -34,39 +34,30 @@ class SharedState(Protocol):
     @property
     def absorbed_epoch(self) -> int:
         """Return the last epoch folded in."""
-        ...
 
     def absorb(self, tick: Tick, deltas: Sequence[Sequence[ZSet]]) -> None:
         """Fold one epoch in, given of every reader its left and its right delta."""
-        ...
 
     def snapshot_readers(self) -> Mapping[str, pa.RecordBatchReader]:
         """Return readers of the tables of a snapshot."""
-        ...
 
     def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:
         """Replace the state by a snapshot."""
-        ...
 
     def statistics(self) -> dict[str, int]:
         """Return counts for users."""
-        ...
 
     def resident_bytes(self) -> int:
         """Return the bytes of memory."""
-        ...
 
     def working_bytes(self) -> int:
         """Return the bytes of the working arrays."""
-        ...
 
     def is_current(self) -> bool:
         """Return whether the mapped files are still those of the directory, whole."""
-        ...
 
     def close(self) -> None:
         """Unmap the state."""
-        ...
 
 
 @guarded("the join")

@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from typing_extensions import override
 
 from zset_join.core.epochs import Tick
 from zset_join.core.errors import BadInputError, OptionError, PlanError
@@ -186,6 +187,7 @@ class Where(StatelessOperator):
         output = replace(relation, name=f"{relation.name}_where")
         super().__init__([relation], output, on_bad_input=on_bad_input, chunk_rows=chunk_rows)
 
+    @override
     def mapped(self, deltas: Sequence[ZSet]) -> ZSet:
         (delta,) = deltas
         rows = conform(delta.rows, self.inputs[0])
@@ -245,6 +247,7 @@ class Select(StatelessOperator):
         )
         super().__init__([relation], output, on_bad_input=on_bad_input, chunk_rows=chunk_rows)
 
+    @override
     def mapped(self, deltas: Sequence[ZSet]) -> ZSet:
         (delta,) = deltas
         rows = conform(delta.rows, self.inputs[0])
@@ -296,6 +299,7 @@ class Union(StatelessOperator):
         )
         super().__init__(relations, output, on_bad_input=on_bad_input, chunk_rows=chunk_rows)
 
+    @override
     def mapped(self, deltas: Sequence[ZSet]) -> ZSet:
         schema = self.output.schema
         parts = [
@@ -331,15 +335,18 @@ class Unchanged(StatelessOperator):
         if self._file is not None and self._file.exists():
             self._absorbed_epoch = int(self._file.read_text(encoding="ascii") or "-1")
 
+    @override
     def mapped(self, deltas: Sequence[ZSet]) -> ZSet:
         (delta,) = deltas
         rows = conform(delta.rows, self.inputs[0])
         return ZSet(pa.RecordBatch.from_arrays(rows.columns, schema=self.output.schema), delta.weights)
 
+    @override
     def absorb(self, tick: Tick, deltas: Sequence[ZSet]) -> None:
         super().absorb(tick, deltas)
         self._write_down()
 
+    @override
     def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:
         super().restore(tables)
         self._write_down()

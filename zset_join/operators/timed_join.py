@@ -45,6 +45,7 @@ from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
+from typing_extensions import override
 
 from zset_join.core.epochs import Tick
 from zset_join.core.relation import Relation
@@ -224,6 +225,7 @@ class TemporalJoin(TimedJoin):
         )
         self._chunk_rows = options.chunk_rows
 
+    @override
     def answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
         """Yield the change of the join; a version replaced by one that differs in hidden columns alone emits nothing."""
         # Cost, where versions have such columns and `eager` corrects: the answer of an epoch is in memory once.

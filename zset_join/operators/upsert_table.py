@@ -20,6 +20,7 @@ Source: Flink's upsert normalisation (ChangelogNormalize), and its shuffle of a 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
@@ -27,6 +28,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from typing_extensions import override
 
 from zset_join.core.epochs import Tick
 from zset_join.core.errors import PlanError, StateError
@@ -51,7 +53,7 @@ _LISTED_ROWS = 1 << 16
 _Refs: TypeAlias = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]
 
 
-class UpsertTable:
+class UpsertTable(ABC):
     """Base of operators over one input in upsert mode."""
 
     def __init__(
@@ -105,6 +107,12 @@ class UpsertTable:
     def shared_sides(self) -> Sequence[SideState]:
         """Return the sides that may hold their rows with others; see `zset_join.state.rows.side`."""
         return [self._side]
+
+    def answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
+        return self._answers.guarded(self._answer(tick, deltas))
+
+    @abstractmethod
+    def _answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]: ...
 
     def absorb(self, tick: Tick, deltas: Sequence[ZSet]) -> None:
         tick.check_follows(self.absorbed_epoch)
@@ -241,9 +249,7 @@ class Latest(UpsertTable):
         )
         self._plan = self._side.layout.gather_plan(self._side.relation.field_indices(shown))
 
-    def answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
-        return self._answers.guarded(self._answer(tick, deltas))
-
+    @override
     def _answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
         (delta,) = deltas
         if len(delta) == 0:
@@ -312,9 +318,7 @@ class Route(UpsertTable):
         self._sequence = [name for name in relation.sequence_by if name not in self._keys]
         self._key_plan = self._side.layout.gather_plan(self._side.relation.field_indices(self._keys))
 
-    def answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
-        return self._answers.guarded(self._answer(tick, deltas))
-
+    @override
     def _answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
         (delta,) = deltas
         if len(delta) == 0:

@@ -74,7 +74,6 @@ class Fingerprints:
         return FeedPrint(self.rows(feed.origin), feed.steps, text)
 
     def feeds(self, feeds: Sequence[Feed]) -> tuple[FeedPrint, ...]:
-        """Return those of the feeds of one input."""
         for feed in feeds:
             if id(feed) not in self._feeds:
                 self._feeds[id(feed)] = self.feed(feed)

@@ -478,7 +478,6 @@ class QueryPlan:
 
 
 def one_view(plan: QueryPlan, name: str | None = None) -> QueryPlan:
-    """Return the plan of one of its views alone."""
     view = plan.view(name)
     if len(plan.views) == 1:
         return plan

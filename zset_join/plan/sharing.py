@@ -193,7 +193,6 @@ class _Readers:
         return f"a table serves {MOST_READERS} joins" if len(self.numbers) == MOST_READERS else None
 
     def take(self, kept: _Kept, number: int) -> None:
-        """Add a join."""
         self.numbers.append(number)
         if self.kept.index is None and kept.index is not None:
             self.kept = replace(self.kept, index=kept.index)

@@ -23,6 +23,7 @@ from functools import cached_property
 from typing import Any, overload
 
 import pyarrow as pa
+from typing_extensions import override
 
 from zset_join.core.errors import PlanError
 from zset_join.core.frames import own_frames
@@ -200,6 +201,7 @@ class Forward(Operate):
     """Run a stage that changes where rows are and not what they are; hidden columns go along."""
 
     @property
+    @override
     def hidden(self) -> tuple[str, ...]:
         return self.inputs[0].hidden
 

@@ -128,7 +128,6 @@ def of_relation(relation: Relation) -> tuple[bool, str]:
 
 
 def _behind(node: Apply, below: Versioning) -> Versioning:
-    """Return the versions behind a row step."""
     step, child = node.step, below.node
     if step.condition is not None:
         if child.relation.mode == "upsert":

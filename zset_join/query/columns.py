@@ -51,17 +51,14 @@ class RowsOfView(Protocol):
     @property
     def node(self) -> Node | None:
         """Return how they come about; None where no part of the query sets it."""
-        ...
 
     @property
     def name(self) -> str:
         """Return the name for messages."""
-        ...
 
     @property
     def arrow_schema(self) -> pa.Schema:
         """Return the columns with their types."""
-        ...
 
 
 class ExternalRows(NamedTuple):

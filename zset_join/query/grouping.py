@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import pyarrow as pa
 import pyarrow.types as pt
+from typing_extensions import override
 
 from zset_join.core.errors import OptionError, PlanError
 from zset_join.expressions import Expression, left
@@ -82,8 +83,7 @@ class ShortAggregates(ABC, Generic[_V]):
     """
 
     @abstractmethod
-    def agg(self, *calls: Any, state_ttl: Any = None) -> _V:
-        """Return one row per group: the key columns, then one column per aggregate."""
+    def agg(self, *calls: Any, state_ttl: Any = None) -> _V: ...
 
     @abstractmethod
     def _values(self) -> pa.Schema:
@@ -173,9 +173,11 @@ class GroupedView(ShortAggregates[_R], Generic[_R]):
             )
         return cls(rows=rows, keys=dict(keys))
 
+    @override
     def _values(self) -> pa.Schema:
         return pa.schema([one for one in self.rows.arrow_schema if one.name not in self.keys])
 
+    @override
     def agg(self, *calls: Aggregated | AggregateCall | Mapping[str, str], state_ttl: Any = None) -> _R:
         """Return one row per group: the key columns, then one column per aggregate.
 

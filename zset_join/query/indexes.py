@@ -25,22 +25,18 @@ class Indexed(Protocol):
     @property
     def name(self) -> str:
         """Return the name for messages."""
-        ...
 
     @property
     def columns(self) -> Sequence[str]:
         """Return the names of the columns."""
-        ...
 
     @property
     def indexes(self) -> tuple[TableIndex, ...]:
         """Return the declared ones, of these rows or of those that they were made of."""
-        ...
 
     @property
     def row_source(self) -> object:
         """Return an object that identifies the rows."""
-        ...
 
 
 _R = TypeVar("_R", bound=Indexed)

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -37,11 +37,7 @@ class Binding:
     """Bind a source of a plan to its rows."""
 
     source: PlanSource
-    is_of_versions: bool = False
-
-    def of_versions(self) -> Self:
-        """Return the same rows, each change of which is a version."""
-        return replace(self, is_of_versions=True)
+    is_of_versions: bool = False  # each change is a version
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from typing_extensions import override
 
 from zset_join.changelog import AppendFormat
 from zset_join.changelog.formats import METADATA, RecordOptions, record_format
@@ -67,6 +68,7 @@ class RecordReading(Reading):
     position: str | None = None  # orders the changes of a key; None where the user names one, or nothing can
     dead_letters: Callable[[pa.Table], None] | None = None  # takes unreadable records; None: they fail the epoch
 
+    @override
     def delta(self, rows: Any) -> ZSet:
         if isinstance(rows, ZSet):
             return rows
@@ -77,6 +79,7 @@ class RecordReading(Reading):
             self._refuse(unread)
         return delta
 
+    @override
     def taken(self, rows: Any) -> tuple[ZSet, Undecodable | None]:
         if isinstance(rows, ZSet):
             return rows, None

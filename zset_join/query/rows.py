@@ -9,6 +9,7 @@ The law: a source of one name is one source. Views that were written apart may e
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Self
@@ -37,7 +38,7 @@ MOST_STEPS = 500
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Rows:
+class Rows(ABC):
     """Rows that change.
 
     Args:
@@ -53,6 +54,9 @@ class Rows:
     bindings: tuple[Binding, ...]
     indexes: tuple[TableIndex, ...] = ()
     steps: tuple[Any, ...] = ()
+
+    @abstractmethod
+    def agg(self, *calls: Any) -> Any: ...
 
     @property
     def row_source(self) -> object:
@@ -272,9 +276,8 @@ class Rows:
         Records with values that were not sent, and truncates, are bad input there.
         """
         node = every_change(self.node)
-        return (
-            self if node is self.node else replace(self, node=node, bindings=tuple(one.of_versions() for one in self.bindings))
-        )
+        versions = tuple(replace(one, is_of_versions=True) for one in self.bindings)
+        return self if node is self.node else replace(self, node=node, bindings=versions)
 
     def _operate(self, request: StageRequest, *others: Rows) -> Self:
         node = Operate(request, (self.node, *(other.node for other in others)))
@@ -394,6 +397,6 @@ def _is_same(one: Binding, other: Binding) -> bool:
         return True
     if type(one) is not type(other):
         return False
-    one, other = one.of_versions(), other.of_versions()
+    one, other = (replace(each, is_of_versions=True) for each in (one, other))
     pairs = ((getattr(one, field.name), getattr(other, field.name)) for field in fields(one))
     return all(a.same_as(b) if isinstance(a, Expression) else not isinstance(b, Expression) and a == b for a, b in pairs)

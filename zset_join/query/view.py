@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import pyarrow as pa
+from typing_extensions import override
 
 from zset_join.expressions import Expression
 from zset_join.lookup.options import Lookup
@@ -48,6 +49,7 @@ class View(Rows):
                 return self[name]
             raise self._missing(name)
 
+    @override
     def __repr__(self) -> str:
         """Return the columns in one line; `explain` prints the plan."""
         return f"View({self.name}: {', '.join(self.columns)})"
@@ -69,6 +71,7 @@ class View(Rows):
 
     groupby = groupBy
 
+    @override
     def agg(self, *calls: Aggregated | Mapping[str, str]) -> Self:
         """Aggregate all rows into one, which is present from the first epoch on; see `GroupedView.agg`."""
         return self.groupBy().agg(*calls)

@@ -111,13 +111,11 @@ class NullKeys:
 
     @classmethod
     def of(cls, metadata: Mapping[bytes, bytes] | None) -> NullKeys:
-        """Return what a table of a snapshot has of it."""
         rows, uncounted = json.loads((metadata or {}).get(NULL_KEYS, b"[0, 0]"))
         return cls(rows, not uncounted)
 
     @classmethod
     def summed(cls, metadata: Sequence[Mapping[bytes, bytes]]) -> NullKeys:
-        """Return what tables have of it together."""
         return sum(map(cls.of, metadata), cls())
 
     def __add__(self, other: NullKeys) -> NullKeys:

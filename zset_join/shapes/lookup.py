@@ -212,7 +212,6 @@ class LookupShape:
     def joined_rows(
         self, left: pa.RecordBatch, owners: Int64s, right: pa.RecordBatch | None, sources: Int64s
     ) -> pa.RecordBatch:
-        """Return left rows beside right ones."""
         lefts = take_rows(left, owners).columns
         schema = pa.schema([field.with_nullable(True) for field in self.joined_schema])
         if right is None or not right.num_rows:
@@ -224,13 +223,11 @@ class LookupShape:
         return pa.RecordBatch.from_arrays([*lefts, *rights], schema=schema)
 
     def output_rows(self, joined: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the shown columns of joined rows."""
         return pa.RecordBatch.from_arrays([joined.column(at) for at in self.shown], schema=self.output_schema)
 
     def passing_pairs(
         self, residual: Expression, left: pa.RecordBatch, positions: Int64s, right: pa.RecordBatch, sources: Int64s
     ) -> npt.NDArray[np.bool_]:
-        """Return which pairs pass a predicate."""
         sides = []
         for names, rows, chosen in zip(references(residual), (left, right), (positions, sources), strict=True):
             picked = take_rows(rows.select(sorted(names)), chosen)

@@ -261,7 +261,6 @@ def temporal_shape(left: Relation, right: Relation, options: TemporalOptions) ->
 
 
 def _without(relation: Relation, hidden: Sequence[str]) -> Relation:
-    """Return the visible columns of a relation."""
     if not hidden:
         return relation
     fields = [field for field in relation.schema if field.name not in hidden]

@@ -148,7 +148,6 @@ class NewParquetFile:
         )
 
     def add(self, rows: pa.RecordBatch) -> None:
-        """Write rows."""
         self.rows += rows.num_rows
         self._writer.write_batch(rows)
 
@@ -173,7 +172,6 @@ class NewParquetFile:
         self.closed = True
 
     def discard(self) -> None:
-        """Give the file up."""
         self.closed = True
         self._file.discard()
 
@@ -256,7 +254,6 @@ class ChangelogDirectory:
         self.folder.put(_HEADER, _sealed_header(header))
 
     def header(self) -> Header:
-        """Return the header."""
         try:
             header = self.folder.read(_HEADER)
             if header is None:
@@ -283,7 +280,6 @@ class ChangelogDirectory:
         return sorted(int(match[1]) for match in map(_EPOCH_MANIFEST.fullmatch, listed) if match)
 
     def is_committed(self, epoch: int) -> bool:
-        """Return whether an epoch is present."""
         return self.folder.size(published_name(epoch, _MANIFEST)) is not None
 
     def manifest(self, header: Header, epoch: int) -> Manifest:
@@ -475,7 +471,6 @@ def _remove_half_made(path: str) -> None:
 
 
 def first_checksum(query_id: str, epoch: int, name: str) -> int:
-    """Return the initial checksum of a part."""
     return zlib.crc32(json.dumps([query_id, epoch, name]).encode())
 
 

@@ -35,6 +35,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.types as pt
+from typing_extensions import override
 
 from zset_join.changelog import AppendFormat, ChangelogFormat, WeightFormat, encode, encoded_schema, format_named
 from zset_join.core.errors import SinkError
@@ -90,6 +91,7 @@ class CsvFilesSink(EpochFilesSink):
             found.append(UnfitRows(rows.schema.names[0], reason, np.asarray(rows.column(0).is_null())))
         return found
 
+    @override
     def _encoded(self, epoch: int, delta: ZSet) -> tuple[bytes | None, int, int]:
         moment = time.time_ns() // 1000
         lines = encode(delta, self._opened().primary_key, self._format, epoch=epoch, committed_at_us=moment)
@@ -120,6 +122,7 @@ class CsvFilesSink(EpochFilesSink):
             weights = pc.if_else(gone, pa.scalar(-1, pa.int64()), pa.scalar(1, pa.int64()))
         return rows.append_column("_weight", weights)
 
+    @override
     def _take(self, output: Relation) -> None:
         rows = output.schema
         if self.form == "tp_delta":

@@ -52,7 +52,6 @@ class DataFile:
     nulls: Mapping[str, int] = field(default_factory=dict)
 
     def statistics(self) -> str:
-        """Return the statistics as a commit has them."""
         statistics: dict[str, Any] = {
             "numRecords": self.rows,
             "minValues": {name: _in_json(value, up=False) for name, value in self.least.items()},
@@ -118,7 +117,6 @@ def write_data_files(
 
 
 def read_data_file(folder: Folder, file: DataFile, schema: pa.Schema) -> pa.Table:
-    """Return some columns of a file."""
     content = folder.view(file.name)
     if content is None:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), folder.uri(file.name))

@@ -37,13 +37,14 @@ from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
+from typing_extensions import override
 
 from zset_join.core.epochs import ChainLink, short_mark
 from zset_join.core.errors import SinkError
 from zset_join.core.extras import needed_for
 from zset_join.core.relation import Relation
 from zset_join.sinks.delta_files import DataFile
-from zset_join.sinks.epoch_sink import GrowingSink, Position, check_layout
+from zset_join.sinks.epoch_sink import EpochSink, Position, check_layout
 from zset_join.sinks.sink import StoredEpochs, is_same_epoch
 from zset_join.sinks.unfit_values import UnfitRows, unfit_values, within_microseconds
 from zset_join.storage.folder import Folder, is_local, local_path, open_folder
@@ -130,7 +131,6 @@ class DeltaLog:
         self._sync_commits(first, table.version())
 
     def close(self) -> None:
-        """Release the table."""
         self._table = None
 
     def last_epoch(self, *, look_again: bool = False) -> int | None:
@@ -345,24 +345,31 @@ def _columns(schema: Schema) -> list[str]:
     return sorted(f"{name}: {kind}" for name, kind in kinds)
 
 
-class DeltaSink(GrowingSink):
+class DeltaSink(EpochSink):
     """Write every epoch to a Delta table, in one commit."""
 
-    kind: str
-    attempts: int
+    kind, attempts = "", 1
     _errors = (DeltaError, OSError, pa.ArrowException)
 
     def __init__(self, location: str | Path, storage_options: Mapping[str, str] | None) -> None:
         self.log = DeltaLog(str(location), storage_options)
 
+    def check_altered(self, output: Relation) -> None:
+        self._check_growth(output)
+
+    def alter(self, output: Relation) -> None:
+        self._grow(output)
+
     def unfit(self, rows: pa.RecordBatch) -> Sequence[UnfitRows]:
         return unfit_values(rows, within_microseconds)
 
+    @override
     def close(self) -> None:
         super().close()
         self.log.close()
 
     @property
+    @override
     def _described(self) -> str:
         return str(self.log)
 
@@ -370,22 +377,28 @@ class DeltaSink(GrowingSink):
     def _stored(self, output: Relation) -> pa.Schema:
         """Return the columns of the table."""
 
+    @override
     def _check_columns(self, output: Relation) -> None:
         self._stored(output)
 
+    @override
     def _take(self, output: Relation) -> None:
         self._columns = self._stored(output)
 
+    @override
     def _attach(self) -> None:
         made_with = {"kind": self.kind, "key": json.dumps(self._key), **({"form": self.form} if self.form else {})}
         self.log.open(self._columns, self._query_id, made_with, may_lack_columns=self._may_lack_columns)
 
+    @override
     def _position(self) -> Position:
         return self.log.last_epoch(), self.log.digest_of
 
+    @override
     def _is_there(self, epoch: int, link: ChainLink | None) -> bool:
         return self.log.has(epoch, link)
 
+    @override
     def _add_columns(self) -> None:
         self.log.add_columns(self._columns)
         self._may_lack_columns = False

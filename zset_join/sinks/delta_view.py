@@ -57,6 +57,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
+from typing_extensions import override
 
 from zset_join.changelog import AppendFormat, ChangelogForm, RowKindFormat, UpsertFormat, encode, encoded_schema, format_named
 from zset_join.changelog.encoding import comparable_values, group_keys
@@ -135,7 +136,6 @@ class StoredRowsChange:
         return positions, [comparable_values(_one_chunk(stored.column(name)).take(chosen)) for name in self.identity]
 
     def match(self, files: Sequence[tuple[_Int64s, list[pa.Array]]]) -> list[RetractedRows]:
-        """Decide which rows go."""
         filled = [(number, file) for number, file in enumerate(files) if len(file[0])]
         joined = [
             pa.concat_arrays([own, *(file[1][position] for _, file in filled)]) for position, own in enumerate(self._columns)
@@ -287,14 +287,17 @@ class DeltaViewSink(DeltaSink):
             tables = [read_data_file(self.log.folder, file, schema) for file in self.log.files()]
         return pa.concat_tables([schema.empty_table(), *tables])
 
+    @override
     def _take(self, output: Relation) -> None:
         check_names(self._described, output.schema.names, self._key)
         super()._take(output)
         self.written_as = self._key, UpsertFormat() if self._key else RowKindFormat()
 
+    @override
     def _stored(self, output: Relation) -> pa.Schema:
         return delta_schema(self._described, output.schema)
 
+    @override
     def _put(self, epoch: int, chunks: Iterable[ZSet], link: ChainLink | None) -> tuple[int, int] | None:
         net = self._delta(epoch, chunks).consolidated()
         delta = ZSet(net.rows.cast(self._columns), net.weights)
@@ -431,6 +434,7 @@ class DeltaChangelogSink(DeltaSink):
         tables = [read_data_file(self.log.folder, file, schema) for file in self.log.files()]
         return pa.concat_tables([schema.empty_table(), *tables])
 
+    @override
     def _stored(self, output: Relation) -> pa.Schema:
         if EPOCH_COLUMN in output.schema.names:
             raise PlanError(
@@ -441,6 +445,7 @@ class DeltaChangelogSink(DeltaSink):
         lines = encoded_schema(output.schema, format_named(self.form))
         return delta_schema(self._described, pa.schema([*lines, pa.field(EPOCH_COLUMN, pa.int64())]))
 
+    @override
     def _put(self, epoch: int, chunks: Iterable[ZSet], link: ChainLink | None) -> tuple[int, int] | None:
         lines = ChangelogLines(self._described, self._opened().schema, self.form, self._key, chunks, epoch=epoch)
         numbered = (batch.append_column(EPOCH_COLUMN, pa.array(np.full(batch.num_rows, epoch, np.int64))) for batch in lines)

@@ -81,7 +81,6 @@ class DuckDBFile:
         return self._connection is not None
 
     def _make_directory(self) -> None:
-        """Make the directory the file is to be in."""
         if self.path == ":memory:":
             return
         try:

@@ -35,6 +35,7 @@ from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.types as pt
+from typing_extensions import override
 
 from zset_join.core.epochs import ChainLink
 from zset_join.core.errors import OptionError, SinkError, WeightOverflowError
@@ -160,6 +161,7 @@ class DuckDBViewSink(TransactionalTable):
         self._file.close()
         return () if self.path == ":memory:" else (self.path,)
 
+    @override
     def close(self) -> None:
         super().close()
         self._file.close()
@@ -167,12 +169,13 @@ class DuckDBViewSink(TransactionalTable):
     # -- opening ------------------------------------------------------------------------------------------------------
 
     @property
+    @override
     def _described(self) -> str:
         return f'view "{self.table}" in "{self.path}"'
 
     @contextlib.contextmanager
+    @override
     def _using(self, what: str) -> Iterator[None]:
-        """Have the file open."""
         with super()._using(what):
             if self._shared is not None:
                 yield
@@ -180,12 +183,15 @@ class DuckDBViewSink(TransactionalTable):
             with self._file.held() as self._connection:
                 yield
 
+    @override
     def _connected(self) -> duckdb.DuckDBPyConnection:
         return cast("duckdb.DuckDBPyConnection", self._shared or self._connection)
 
+    @override
     def _run(self, statement: str, **values: Any) -> list[tuple[Any, ...]]:
         return self._connected().execute(_PLACE.sub(r"$\1", statement), values or None).fetchall()
 
+    @override
     def _take(self, output: Relation) -> None:
         super()._take(output)
         self._check_names(output)
@@ -195,10 +201,12 @@ class DuckDBViewSink(TransactionalTable):
         names = output.schema.names
         check_names(self._described, names, self._key, refused=repeated_names(names), why="names differ by more than case")
 
+    @override
     def _check_columns(self, output: Relation) -> None:
         self._check_names(output)
         self._refuse_type(output.schema)
 
+    @override
     def _layout(self) -> dict[str, Any]:
         return {**super()._layout(), "hash_version": self._hash_version}
 
@@ -211,6 +219,7 @@ class DuckDBViewSink(TransactionalTable):
         connection.execute("SET GLOBAL enable_external_access = false")
         connection.execute("SET GLOBAL lock_configuration = true")
 
+    @override
     def _go_on(self, stored: dict[str, Any]) -> None:
         if stored["hash_version"] != self._hash_version:
             if self._may_lack_columns:
@@ -218,6 +227,7 @@ class DuckDBViewSink(TransactionalTable):
             self._connected().execute(self._statements.rehash())
             self._keep_layout()
 
+    @override
     def _make(self) -> None:
         self._refuse_name(is_taken=bool(self._run(FIND_NAME, view=self.table)))
         try:
@@ -229,6 +239,7 @@ class DuckDBViewSink(TransactionalTable):
             self._refuse_type(self._schema)
             raise
 
+    @override
     def _widen(self, lacking: int) -> None:
         self._register(ZSet.empty(self._schema))
         types = [kind for (kind,) in self._run(self._statements.types())]
@@ -258,6 +269,7 @@ class DuckDBViewSink(TransactionalTable):
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
+    @override
     def _write(self, epoch: int, chunks: Iterable[ZSet], link: ChainLink | None) -> tuple[int, int] | None:
         try:
             return super()._write(epoch, chunks, link)
@@ -267,6 +279,7 @@ class DuckDBViewSink(TransactionalTable):
             return None  # another connection was first
 
     @contextlib.contextmanager
+    @override
     def _transaction(self) -> Iterator[None]:
         if self._shared is not None:
             yield
@@ -304,6 +317,7 @@ class DuckDBViewSink(TransactionalTable):
             loaded = True
         return loaded
 
+    @override
     def _apply(self, epoch: int, chunks: Iterable[ZSet]) -> tuple[int, int]:
         if not self._load(epoch, chunks):
             return 0, 0
@@ -356,6 +370,7 @@ class DuckDBViewSink(TransactionalTable):
     def _named(self, row: Sequence[Any]) -> dict[str, Any]:
         return dict(zip(self._schema.names, row, strict=True))
 
+    @override
     def _failed(self, what: str, error: Any) -> SinkError:
         while isinstance(error.__context__, duckdb.Error):  # a rollback that fails as well hides the cause
             error = error.__context__

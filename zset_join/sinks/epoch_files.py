@@ -23,6 +23,8 @@ from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from typing_extensions import override
+
 from zset_join.core.epochs import ChainLink
 from zset_join.core.errors import OptionError, SinkError
 from zset_join.sinks.epoch_sink import EpochSink, Position, check_layout
@@ -74,6 +76,7 @@ class EpochFilesSink(EpochSink):
     def _encoded(self, epoch: int, delta: ZSet) -> tuple[bytes | None, int, int]:
         """Return the file of an epoch, None for one that is not to be seen, with its lines and how many are retractions."""
 
+    @override
     def _attach(self) -> None:
         path, wanted = self.path / self.header, self._layout()
         make_directories(self.path)
@@ -94,14 +97,17 @@ class EpochFilesSink(EpochSink):
                 remove_file(self.path / name)  # of a process that was killed while it wrote
         check_layout(self._described, recorded, wanted)
 
+    @override
     def _position(self) -> Position:
         epochs = self._epochs(self._oldest)
         return max(epochs, default=None), lambda epoch: epochs.get(epoch) or None
 
+    @override
     def _is_there(self, epoch: int, link: ChainLink | None) -> bool:
         epochs = self._epochs(epoch - 1)
         return is_same_epoch(self._described, max(epochs, default=None), lambda one: epochs.get(one) or None, epoch, link)
 
+    @override
     def _put(self, epoch: int, chunks: Iterable[ZSet], link: ChainLink | None) -> tuple[int, int] | None:
         delta = fitting(self, self._delta(epoch, chunks), drops=False, epoch=epoch)
         data, rows, retractions = self._encoded(epoch, delta)

@@ -2,8 +2,9 @@
 
     EpochSink                 an epoch is written unless it is present; other layouts and queries are refused
     ├── EpochFilesSink        a plain file per epoch, see `epoch_files`
-    └── GrowingSink           takes more columns behind those it has
-        └── TransactionalTable    a view in a database, see `transactional_table`
+    └── TransactionalTable    a view in a database
+
+A sink that takes more columns behind those it has forwards `check_altered` and `alter` to `_check_growth` and `_grow`.
 
 The law: that of `sink`. A sink writes `_take`, `_attach`, `_position` and `_put`; nothing here touches an output.
 
@@ -29,6 +30,7 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 import pyarrow as pa
+from typing_extensions import override
 
 from zset_join.changelog import UpsertFormat, WeightFormat
 from zset_join.core.epochs import ChainLink
@@ -49,7 +51,6 @@ from zset_join.zset import ZSet
 __all__ = [
     "FIND_ALL",
     "EpochSink",
-    "GrowingSink",
     "Position",
     "TransactionalTable",
     "check_layout",
@@ -70,12 +71,14 @@ class EpochSink(ABC):
     form = ""
     key: tuple[str, ...] | None = None
     _errors: tuple[type[Exception], ...] = (OSError, pa.ArrowException)
+    _may_lack_columns = False
     _output: Relation | None = None
     _query_id = ""
 
-    def open(self, output: Relation, query_id: str) -> None:
+    def open(self, output: Relation, query_id: str, *, may_lack_columns: bool = False) -> None:
         check_output(self._described, output)
         self.close()
+        self._may_lack_columns = may_lack_columns
         self._query_id, self._key = query_id, self._key_of(output)
         self._take(output)
         self._output = output
@@ -153,7 +156,11 @@ class EpochSink(ABC):
         )
 
     def _write(self, epoch: int, chunks: Iterable[ZSet], link: ChainLink | None) -> tuple[int, int] | None:
-        return None if self._is_there(epoch, link) else self._put(epoch, chunks, link)
+        if self._is_there(epoch, link):
+            return None
+        if self._may_lack_columns:
+            self._add_columns()
+        return self._put(epoch, chunks, link)
 
     def _is_there(self, epoch: int, link: ChainLink | None) -> bool:
         return is_same_epoch(self._described, *self._position(), epoch, link)
@@ -174,40 +181,22 @@ class EpochSink(ABC):
     def _delta(self, epoch: int, chunks: Iterable[ZSet]) -> ZSet:
         return ZSet.concat(self._checked(epoch, chunks), schema=self._opened().schema)
 
+    # -- more columns ---------------------------------------------------------------------------------------------------
 
-class GrowingSink(EpochSink):
-    """Take more columns; a subclass adds them in `_add_columns`."""
-
-    _may_lack_columns = False
-
-    def open(self, output: Relation, query_id: str, *, may_lack_columns: bool = False) -> None:
-        self._may_lack_columns = may_lack_columns
-        super().open(output, query_id)
-
-    def check_altered(self, output: Relation) -> None:
-        before = self._opened()
-        check_adds_columns(self._described, before.schema, output.schema, self._key, self._key_of(output))
+    def _check_growth(self, output: Relation) -> None:
+        check_adds_columns(self._described, self._opened().schema, output.schema, self._key, self._key_of(output))
         self._check_columns(output)
 
-    def alter(self, output: Relation) -> None:
+    def _grow(self, output: Relation) -> None:
         before = self._opened().schema
         self._may_lack_columns = True
         self._output = replace(output, schema=with_added_nullable(len(before), output.schema))
         self._take(self._output)
 
-    def _write(self, epoch: int, chunks: Iterable[ZSet], link: ChainLink | None) -> tuple[int, int] | None:
-        if self._is_there(epoch, link):
-            return None
-        if self._may_lack_columns:
-            self._add_columns()
-        return self._put(epoch, chunks, link)
-
-    @abstractmethod
-    def _check_columns(self, output: Relation) -> None:
+    def _check_columns(self, output: Relation) -> None:  # noqa: B027 - most refuse them in `_take`
         """Refuse columns that the output cannot have."""
 
-    @abstractmethod
-    def _add_columns(self) -> None:
+    def _add_columns(self) -> None:  # noqa: B027 - not every sink takes more columns
         """Give the output the columns that it lacks; nothing where it has them."""
 
 
@@ -333,11 +322,10 @@ _CREATE = (
 )
 
 
-class TransactionalTable(GrowingSink):
+class TransactionalTable(EpochSink):
     """Keep the view `table` equal to the sum of all answers."""
 
-    table: str
-    form = "view"
+    form, table = "view", ""
     _same_view = "view = :view"
     _shared: Any = None
     """The connection of `together`, while it lasts."""
@@ -354,6 +342,12 @@ class TransactionalTable(GrowingSink):
             finally:
                 for view in views:
                     view._shared = None
+
+    def check_altered(self, output: Relation) -> None:
+        self._check_growth(output)
+
+    def alter(self, output: Relation) -> None:
+        self._grow(output)
 
     # -- what a database writes -----------------------------------------------------------------------------------------
 
@@ -393,9 +387,11 @@ class TransactionalTable(GrowingSink):
     def _schema(self) -> pa.Schema:
         return self._opened().schema
 
-    def _take(self, output: Relation) -> None:  # noqa: ARG002 - for other sinks
+    @override
+    def _take(self, output: Relation) -> None:
         self.written_as = self._key, UpsertFormat() if self._key else WeightFormat()
 
+    @override
     def _attach(self) -> None:
         with self._transaction():
             self._lock(whole=True)
@@ -416,6 +412,7 @@ class TransactionalTable(GrowingSink):
         found = self._run(f"SELECT query_id, epoch, layout, chain FROM {EPOCHS} WHERE {self._same_view}", view=self.table)
         return found[0] if found else None
 
+    @override
     def _position(self) -> Position:
         line = self._line()
         if line is None:
@@ -427,11 +424,13 @@ class TransactionalTable(GrowingSink):
         self._digests = dict(json.loads(line[3] or "[]"))
         return line[1], self._digests.get
 
+    @override
     def _write(self, epoch: int, chunks: Iterable[ZSet], link: ChainLink | None) -> tuple[int, int] | None:
         with self._transaction():
             self._lock(whole=False)
             return super()._write(epoch, chunks, link)
 
+    @override
     def _put(self, epoch: int, chunks: Iterable[ZSet], link: ChainLink | None) -> tuple[int, int]:
         rows, retractions = self._apply(epoch, chunks)
         chain = json.dumps(list(newest_digests(self._digests, epoch, link).items()))
@@ -446,6 +445,7 @@ class TransactionalTable(GrowingSink):
         )
         return rows, retractions
 
+    @override
     def _add_columns(self) -> None:
         line = self._line()
         lacking = 0 if line is None else len(self._schema) - len(json.loads(line[2])["columns"])

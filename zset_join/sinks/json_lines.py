@@ -25,6 +25,7 @@ from typing import Literal, get_args
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from typing_extensions import override
 
 from zset_join.changelog import AppendFormat, RecordForm, WeightFormat, encode, encoded_schema
 from zset_join.core.relation import Relation
@@ -73,12 +74,14 @@ class RowFilesSink(EpochFilesSink):
     def unfit(self, rows: pa.RecordBatch) -> Sequence[UnfitRows]:
         return unfit_values(rows, representable if self.form == "json" else within_microseconds)
 
+    @override
     def close(self) -> None:
         if self._json is not None:
             self._json.close()
         self._json = None
         super().close()
 
+    @override
     def _take(self, output: Relation) -> None:
         rows = output.schema
         if self._with_weights:
@@ -87,10 +90,12 @@ class RowFilesSink(EpochFilesSink):
         self._lines = rows
         self._json = JsonWriter(rows) if self.form == "json" else None
 
+    @override
     def _layout(self) -> dict[str, object]:
         return {**super()._layout(), "with_weights": self._with_weights}
 
-    def _encoded(self, epoch: int, delta: ZSet) -> tuple[bytes | None, int, int]:  # noqa: ARG002 - its lines have no epoch
+    @override
+    def _encoded(self, epoch: int, delta: ZSet) -> tuple[bytes | None, int, int]:
         if self._with_weights:
             lines = pa.RecordBatch.from_arrays([*delta.rows.columns, pa.array(delta.weights)], schema=self._lines)
         else:
@@ -133,18 +138,21 @@ class JsonLinesSink(EpochFilesSink):
     def unfit(self, rows: pa.RecordBatch) -> Sequence[UnfitRows]:
         return () if self._writer is None else self._writer.unfit(rows)
 
+    @override
     def close(self) -> None:
         writer, self._writer = self._writer, None
         if writer is not None:
             writer.close()
         super().close()
 
+    @override
     def _take(self, output: Relation) -> None:
         check_names(repr(self), output.schema.names, self._key, needs_key=self.form == "upsert")
         encoded_schema(output.schema, RECORD_FORMS[self.form])
         self._writer = RecordWriter(output.schema, self.form, self._key)
         self.written_as = self._writer.written_as
 
+    @override
     def _encoded(self, epoch: int, delta: ZSet) -> tuple[bytes | None, int, int]:
         delta = delta.consolidated()
         records = self._writer.records(delta, epoch=epoch) if self._writer is not None and len(delta) else []

@@ -30,6 +30,7 @@ from time import monotonic
 from typing import Any, get_args
 
 import pyarrow as pa
+from typing_extensions import override
 
 from zset_join.changelog import RecordForm, encoded_schema
 from zset_join.core.epochs import ChainLink
@@ -112,6 +113,7 @@ class KafkaTopicSink(EpochSink):
         writer = self._writer
         return () if writer is None else [*writer.unfit(rows), *writer.oversized(rows, self._most_bytes)]
 
+    @override
     def close(self) -> None:
         producer, self._producer = self._producer, None
         if producer is not None:
@@ -125,6 +127,7 @@ class KafkaTopicSink(EpochSink):
     # -- opening ------------------------------------------------------------------------------------------------------
 
     @property
+    @override
     def _described(self) -> str:
         return f'Kafka topic "{self.topic}"'
 
@@ -132,12 +135,14 @@ class KafkaTopicSink(EpochSink):
     def _epochs(self) -> str:
         return f"{self.topic}{_EPOCHS_SUFFIX}"
 
+    @override
     def _take(self, output: Relation) -> None:
         check_names(self._described, output.schema.names, self._key, needs_key=self.form == "upsert")
         encoded_schema(output.schema, RECORD_FORMS[self.form])
         self._writer = RecordWriter(output.schema, self.form, self._key)
         self.written_as = self._writer.written_as
 
+    @override
     def _position(self) -> Position:
         return self._last_epoch, self._digests.get
 
@@ -191,8 +196,8 @@ class KafkaTopicSink(EpochSink):
         entry = entries.get("max.message.bytes")
         return self._client_bytes if entry is None or entry.value is None else int(entry.value)
 
+    @override
     def _attach(self) -> None:
-        """Read the last mark; from here on nobody else adds one."""
         self._connect()
         self._last_epoch, self._digests = None, {}
         for mark in _marks(self._config, self.topic, f"zset_join-{self._query_id}", self._retry_seconds):
@@ -202,6 +207,7 @@ class KafkaTopicSink(EpochSink):
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
+    @override
     def _put(self, epoch: int, chunks: Iterable[ZSet], link: ChainLink | None) -> tuple[int, int]:
         delta = self._delta(epoch, chunks).consolidated()
         producer, writer = self._producer, self._writer
@@ -251,6 +257,7 @@ class KafkaTopicSink(EpochSink):
         except KafkaException:
             self._producer, self._output = None, None  # of no use any more; opening the sink again fences it off
 
+    @override
     def _failed(self, what: str, error: Any) -> SinkError:
         reason = KafkaError(KafkaError._TIMED_OUT) if isinstance(error, TimeoutError) else error.args[0]
         return SinkError(

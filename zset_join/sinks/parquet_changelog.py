@@ -28,6 +28,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from typing_extensions import override
 
 from zset_join.changelog import ChangelogForm, encoded_schema, format_named
 from zset_join.core.epochs import ChainLink, short_mark
@@ -42,7 +43,7 @@ from zset_join.sinks.changelog_directory import (
     PartFile,
     first_checksum,
 )
-from zset_join.sinks.epoch_sink import GrowingSink, Position, check_layout
+from zset_join.sinks.epoch_sink import EpochSink, Position, check_layout
 from zset_join.sinks.sink import SinkProgress, StoredEpochs, beside, holds_duration
 from zset_join.sinks.unfit_values import UnfitRows, unfit_values, within_microseconds
 from zset_join.zset import ZSet
@@ -64,7 +65,7 @@ EPOCH_PARTITION = "epoch"
 """What the directories of epochs are called: `epoch=00000012`."""
 
 
-class ParquetChangelogSink(GrowingSink):
+class ParquetChangelogSink(EpochSink):
     """Write every delta down, one directory per epoch.
 
     Args:
@@ -109,17 +110,27 @@ class ParquetChangelogSink(GrowingSink):
         return read_changelog(self._files.location)
 
     @property
+    @override
     def _described(self) -> str:
         return str(self._files)
 
+    def check_altered(self, output: Relation) -> None:
+        self._check_growth(output)
+
+    def alter(self, output: Relation) -> None:
+        self._grow(output)
+
+    @override
     def _check_columns(self, output: Relation) -> None:
         _check_columns(str(self._files), output.schema)
         encoded_schema(output.schema, format_named(self.form))
 
+    @override
     def _take(self, output: Relation) -> None:
         self._check_columns(output)
         self._header = Header(self._query_id, self.form, self._key, output.schema.remove_metadata())
 
+    @override
     def _attach(self) -> None:
         self._files.make(self._header)
         stored, wanted = self._files.header(), self._header
@@ -132,20 +143,24 @@ class ParquetChangelogSink(GrowingSink):
         self._last_epoch = max(self._files.epochs(), default=None)
         self._files.clear(self._last_epoch)
 
+    @override
     def _position(self) -> Position:
         return self._last_epoch, lambda epoch: self._files.digest_of(self._header, epoch)
 
+    @override
     def _is_there(self, epoch: int, link: ChainLink | None) -> bool:
         is_there = self._files.has(self._header, epoch, link)
         if is_there:
             self._last_epoch = epoch if self._last_epoch is None else max(self._last_epoch, epoch)
         return is_there
 
+    @override
     def _add_columns(self) -> None:
-        """Replace the header before there are files that have them: a reader takes NULL for what is missing."""
+        # Before there are files that have them: a reader takes NULL for what is missing.
         self._files.replace_header(self._header)
         self._may_lack_columns = False
 
+    @override
     def _put(self, epoch: int, chunks: Iterable[ZSet], link: ChainLink | None) -> tuple[int, int] | None:
         part = _write_part(self._files, self._header, epoch, f"part-00000-{uuid.uuid4().hex}", chunks)
         is_ours = self._files.publish(self._header, epoch, [part], link)

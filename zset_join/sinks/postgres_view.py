@@ -26,6 +26,7 @@ from typing import Any, TypeAlias, cast
 
 import numpy as np
 import pyarrow as pa
+from typing_extensions import override
 
 from zset_join.core.errors import OptionError, SinkError
 from zset_join.core.extras import needed_for
@@ -105,6 +106,7 @@ class PostgresViewSink(TransactionalTable):
     def database(self) -> Hashable:
         return self._database
 
+    @override
     def close(self) -> None:
         super().close()
         connection, self._connection = self._connection, None
@@ -114,24 +116,30 @@ class PostgresViewSink(TransactionalTable):
     # -- opening ------------------------------------------------------------------------------------------------------
 
     @property
+    @override
     def _described(self) -> str:
         return f'PostgreSQL view "{self.table}"'
 
+    @override
     def _connected(self) -> _Connection:
         return cast("_Connection", self._shared or self._connection)
 
+    @override
     def _transaction(self) -> AbstractContextManager[Any]:
         return self._connected().transaction()
 
+    @override
     def _run(self, statement: str, **values: Any) -> list[tuple[Any, ...]]:
         cursor = self._connected().execute(_PLACE.sub(r"%(\1)s", statement), values)
         return cursor.fetchall() if cursor.description else []
 
+    @override
     def _take(self, output: Relation) -> None:
         super()._take(output)
         self._check_columns(output)
         self._statements = PostgresStatements(self.table, output.schema, self._key)
 
+    @override
     def _check_columns(self, output: Relation) -> None:
         names = output.schema.names
         refused = [name for name in names if name in (*RESERVED, "") or len(name.encode()) > _MOST_NAME_BYTES]
@@ -149,6 +157,7 @@ class PostgresViewSink(TransactionalTable):
                     type=str(field.type),
                 )
 
+    @override
     def _attach(self) -> None:
         # Without autocommit a SELECT between two epochs begins a transaction, and those of epochs are parts of it.
         named = f"zset_join {self.table}"[:63]
@@ -157,12 +166,14 @@ class PostgresViewSink(TransactionalTable):
         self._database = ("postgres", info.host, info.port, info.dbname, info.user)
         super()._attach()
 
+    @override
     def _lock(self, *, whole: bool) -> None:
         if whole:  # two that start at once would both make the tables
             self._run("SELECT pg_advisory_xact_lock(hashtextextended('zset_join', 0))")
         else:
             self._run("SELECT FROM _zset_join_epochs WHERE view = :view FOR UPDATE", view=self.table)
 
+    @override
     def _make(self) -> None:
         connection = self._connected()
         names = [name.as_string(connection) for name in (self._statements.view, self._statements.base)]
@@ -171,12 +182,14 @@ class PostgresViewSink(TransactionalTable):
         for statement in self._statements.create():
             connection.execute(statement)
 
+    @override
     def _widen(self, lacking: int) -> None:
         for statement in self._statements.add_columns(lacking):
             self._connected().execute(statement)
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
+    @override
     def _apply(self, epoch: int, chunks: Iterable[ZSet]) -> tuple[int, int]:
         connection, net = self._connected(), self._delta(epoch, chunks).consolidated()
         if not len(net):
@@ -236,6 +249,7 @@ class PostgresViewSink(TransactionalTable):
             instead = f"the view holds it {counted(held, 'time')}"
             raise unheld_row(self._described, epoch, dict(zip(self._schema.names, row, strict=True)), weight, instead)
 
+    @override
     def _failed(self, what: str, error: Any) -> SinkError:
         if isinstance(error, psycopg.errors.UniqueViolation):
             return SinkError(

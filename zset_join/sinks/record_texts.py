@@ -96,7 +96,6 @@ class JsonWriter:
         self._connection.execute("SET lock_configuration = true")
 
     def texts(self, rows: pa.RecordBatch) -> list[str]:
-        """Return one JSON object per row."""
         self._connection.register(_ROWS, pa.Table.from_batches([rows]))
         try:
             texts: list[str] = self._connection.sql(self._query).to_arrow_table().column(0).to_pylist()

@@ -36,6 +36,7 @@ from typing import Any, Protocol, cast, runtime_checkable
 
 import pyarrow as pa
 import pyarrow.types as pt
+from typing_extensions import override
 
 from zset_join.core.epochs import ChainLink, accepts_argument, short_mark
 from zset_join.core.errors import SinkError
@@ -91,11 +92,9 @@ class Sink(Protocol):
         Raises:
             SinkError: the output belongs to another query, has other columns, or cannot be opened.
         """
-        ...
 
     def last_epoch(self) -> int | None:
         """Return the last epoch the output holds; None before the first."""
-        ...
 
     def write(self, epoch: int, chunks: Iterable[ZSet]) -> SinkProgress:
         """Add the answer of one epoch, whole or not at all; an epoch that is present already is left alone.
@@ -103,11 +102,9 @@ class Sink(Protocol):
         Raises:
             SinkError: the answer does not fit the output, or `epoch` leaves a hole; the output is as before.
         """
-        ...
 
     def close(self) -> None:
         """Give up files and locks; what was written stays. Closing twice is allowed."""
-        ...
 
 
 @runtime_checkable
@@ -120,20 +117,14 @@ class ChainedSink(Sink, Protocol):
         Raises:
             SinkError: epochs before it are missing; or `SINK_OTHER_CHAIN`, see `write`.
         """
-        ...
 
+    @override
     def write(self, epoch: int, chunks: Iterable[ZSet], *, link: ChainLink | None = None) -> SinkProgress:
-        """Add the answer of one epoch.
-
-        Args:
-            epoch: the epoch.
-            chunks: its answer.
-            link: its place in the chain; without one only numbers are compared.
+        """Add an epoch, as any sink; without its place in the chain only numbers are compared.
 
         Raises:
             SinkError: see `Sink`; and `SINK_OTHER_CHAIN`: the output took another epoch of this number, or of the one before.
         """
-        ...
 
 
 @runtime_checkable
@@ -143,7 +134,6 @@ class DatabaseSink(Sink, Protocol):
     @property
     def database(self) -> Hashable:
         """Return an identity of the database; sinks with the same one can share a transaction."""
-        ...
 
     def together(self, others: Sequence[Sink]) -> AbstractContextManager[None]:
         """Make one transaction of all that is written to this sink and others inside; left by an error, nothing was written.
@@ -154,22 +144,15 @@ class DatabaseSink(Sink, Protocol):
         Raises:
             SinkError: the transaction cannot be begun or committed.
         """
-        ...
 
 
 @runtime_checkable
 class AlterableSink(Sink, Protocol):
     """A sink whose output takes more columns."""
 
+    @override
     def open(self, output: Relation, query_id: str, *, may_lack_columns: bool = False) -> None:
-        """Attach the sink to a query, as any sink.
-
-        Args:
-            output: what it is given.
-            query_id: the query.
-            may_lack_columns: the present content may lack the last columns; the next epoch adds them.
-        """
-        ...
+        """Attach the sink, as any; the present content may lack the last columns, which the next epoch then adds."""
 
     def check_altered(self, output: Relation) -> None:
         """Refuse columns that the open output cannot be given. Nothing changes.
@@ -177,11 +160,9 @@ class AlterableSink(Sink, Protocol):
         Raises:
             SinkError: `EVOLVE_OUTPUT`: they are not those of before with others behind them; or there is no type for one.
         """
-        ...
 
     def alter(self, output: Relation) -> None:
         """Take rows with these columns from now on; the columns are added with the next epoch."""
-        ...
 
 
 @runtime_checkable
@@ -194,7 +175,6 @@ class TableSink(Sink, Protocol):
         Args:
             name: of the table; of what is a directory, the name of a directory beside it.
         """
-        ...
 
 
 def has_epoch(sink: Sink, epoch: int, link: ChainLink | None) -> bool:
@@ -350,7 +330,6 @@ def check_adds_columns(
 
 
 def listed(schema: pa.Schema) -> str:
-    """Return columns for a message."""
     return ", ".join(f"{field.name}: {field.type}" for field in schema)
 
 

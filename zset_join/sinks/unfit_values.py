@@ -72,7 +72,6 @@ class SelectiveSink(Sink, Protocol):
 
     def unfit(self, rows: pa.RecordBatch) -> Sequence[UnfitRows]:
         """Return the rows that do not fit; nothing where all do. The sink is open; nothing is written."""
-        ...
 
 
 @runtime_checkable

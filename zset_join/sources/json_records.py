@@ -26,6 +26,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
+from typing_extensions import override
 
 from zset_join.changelog.formats import METADATA, RecordFormat, RecordOptions, record_format
 from zset_join.changelog.formats.exact_numbers import MARK, MARKED
@@ -301,13 +302,16 @@ class _DuckDBDialect(Dialect):
     def __init__(self, *, counts_days: bool, has_marks: bool) -> None:
         self._counts_days, self._has_marks = counts_days, has_marks
 
+    @override
     def quoted(self, name: str) -> str:
         return '"' + name.replace('"', '""') + '"'
 
+    @override
     def parsed(self, text: str, fields: Fields) -> str:
         spec = self.literal(json.dumps(_structure(fields)))
         return f"CASE WHEN json_valid({text}) AND json_type({text}) = 'OBJECT' THEN json_transform({text}, {spec}) END"
 
+    @override
     def parsed_lists(self, lists: Sequence[tuple[str, str, Fields]]) -> str:
         parsed = [self._list(text, fields) for _, text, fields in lists]
         # No row is a line too, as in Spark.
@@ -316,14 +320,17 @@ class _DuckDBDialect(Dialect):
         parts = ", ".join(f"{name}: {one}[i + 1]" for (name, _, _), one in zip(lists, [first, *parsed[1:]], strict=True))
         return f"unnest(list_transform({at}, lambda i: {{{parts}}}))"
 
+    @override
     def is_bad(self, struct: str) -> str:
         return f"{struct} IS NULL"
 
+    @override
     def is_no_object(self, text: str, path: Sequence[str], row: str, names: Sequence[str]) -> str:
         place = self.literal("$." + ".".join(json.dumps(name) for name in path))
         nothing = " AND ".join(f"{row}.{self.quoted(name)} IS NULL" for name in names)  # is cheap, and rarely true
         return f"({row} IS NOT NULL AND {nothing} AND coalesce(json_type({text}, {place}) NOT IN ('OBJECT', 'NULL'), false))"
 
+    @override
     def exact_text(self, value: str) -> str:
         text = f"nullif(CAST({value} AS VARCHAR), 'null')"
         if not self._has_marks:
@@ -331,9 +338,11 @@ class _DuckDBDialect(Dialect):
         is_marked = f"starts_with({text}, {self.literal(chr(34) + MARK)})"
         return f"CASE WHEN {is_marked} THEN {text}[{len(MARK) + 2}:-2] ELSE {text} END"
 
+    @override
     def keeps_json(self, data_type: pa.DataType) -> bool:
         return is_exact(data_type) or pt.is_string(data_type) or pt.is_large_string(data_type)
 
+    @override
     def text_of(self, value: str, data_type: pa.DataType) -> str:
         if is_exact(data_type):
             return self.exact_text(value)
@@ -352,23 +361,29 @@ class _DuckDBDialect(Dialect):
             return f"regexp_replace({value}, {self.literal(MARKED)}, '\\1', 'g')"
         return f"CASE WHEN starts_with({value}, {self.literal(MARK)}) THEN {value}[{len(MARK) + 1}:] ELSE {value} END"
 
+    @override
     def inside(self, text: str) -> str:
         return f"CASE WHEN {text} LIKE '\"%' THEN json_extract_string({text}, '$') END"
 
+    @override
     def exploded(self, values: str) -> str:
         return f"unnest({values})"
 
+    @override
     def listed(self, *values: str) -> str:
         return f"[{', '.join(values)}]"
 
+    @override
     def is_envelope(self, text: str) -> str:
         is_object = f"contains({text}, 'payload') AND json_valid({text}) AND json_type({text}) = 'OBJECT'"
         both = f"json_exists({text}, '$.payload') AND json_exists({text}, '$.schema')"
         return f"coalesce(CASE WHEN {is_object} THEN {both} END, false)"
 
+    @override
     def payload(self, text: str) -> str:
         return f"nullif(CAST(json_extract({text}, '$.payload') AS VARCHAR), 'null')"
 
+    @override
     def spellings(self, text: str, side: str | None) -> str:
         column = {"field": "VARCHAR", "type": "VARCHAR", "name": "VARCHAR", "parameters": {"scale": "VARCHAR"}}
         inside: object = column if side is None else {"field": "VARCHAR", "fields": [column]}
@@ -376,17 +391,21 @@ class _DuckDBDialect(Dialect):
         fields = f"json_transform(json_extract({text}, '$.schema'), {spec}).fields"
         return fields if side is None else f"list_filter({fields}, lambda f: f.field = {self.literal(side)})[1].fields"
 
+    @override
     def spelling(self, spellings: str, column: str) -> str:
         found = f"list_filter({spellings}, lambda f: f.field = {self.literal(column)})[1]"
         scale = f"coalesce(':' || {found}.parameters.scale, '')"
         return f"CASE WHEN {spellings} IS NOT NULL THEN coalesce({found}.name || {scale}, {found}.type) END"
 
+    @override
     def matches(self, text: str, pattern: str) -> str:
         return f"regexp_matches({text}, {self.literal(pattern)})"
 
+    @override
     def replaced(self, text: str, pattern: str, by: str) -> str:
         return f"regexp_replace({text}, {self.literal(pattern)}, {self.literal(by)}, 'g')"
 
+    @override
     def unscaled(self, text: str) -> str:
         data = f"TRY(from_base64({text}))"
         digits = f"hex({data})"
@@ -394,6 +413,7 @@ class _DuckDBDialect(Dialect):
         wide = f"CASE WHEN octet_length({data}) BETWEEN 1 AND 16 THEN lpad({digits}, 32, {fill}) END"
         return f"CAST(CAST(unhex({wide}) AS BIT) AS HUGEINT)"
 
+    @override
     def placed(self, unscaled: str, scale: str) -> str:
         number = f"ltrim(CAST({unscaled} AS VARCHAR), '-')"
         shown = f"lpad({number}, CAST(greatest(length({number}), {scale} + 1) AS INTEGER), '0')"
@@ -402,6 +422,7 @@ class _DuckDBDialect(Dialect):
         point = f"regexp_replace({shown}, '(.{{' || {scale} || '}})$', '.\\1')"
         return f"CASE WHEN {scale} BETWEEN 1 AND 76 THEN {point} WHEN {scale} BETWEEN -38 AND 0 THEN {whole} END"
 
+    @override
     def bytes_of(self, text: str, encoding: str) -> str:
         if encoding == "hex":
             return f"TRY(unhex({text}))"
@@ -423,6 +444,7 @@ class _DuckDBDialect(Dialect):
         spec = self.literal(json.dumps([_structure(fields)]))
         return f"CASE WHEN json_valid({text}) AND json_type({text}) = 'ARRAY' THEN json_transform({text}, {spec}) END"
 
+    @override
     def converted(self, text: str, data_type: pa.DataType, options: RecordOptions) -> str:
         if pt.is_string(data_type) or pt.is_large_string(data_type):
             return text

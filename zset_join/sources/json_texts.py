@@ -241,7 +241,6 @@ class NestedValues:
         self._count = 0
 
     def __call__(self, texts: Any) -> pa.Array:
-        """Return the places of values in texts of JSON."""
         array = pa.concat_arrays(texts.chunks) if isinstance(texts, pa.ChunkedArray) else texts
         values = read_json_texts(array, self._kind).values
         places = np.arange(self._count, self._count + len(values))

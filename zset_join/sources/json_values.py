@@ -50,7 +50,7 @@ _BASE64 = re.compile(r"[A-Za-z0-9+/]*={0,2}")
 class _WrittenNumber(decimal.Decimal):
     """A number that no double holds, with how it was written."""
 
-    written: str
+    written = ""
 
 
 def _number(text: str) -> decimal.Decimal:

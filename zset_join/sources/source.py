@@ -48,7 +48,6 @@ class Source(Protocol):
         Raises:
             StateError: the rows after the position are gone, or the position is not of this source.
         """
-        ...
 
     def poll(self, *, most_rows: int, wait_seconds: float) -> tuple[pa.Table, Any]:
         """Return the next rows, at most so many, and the next position; no rows if none arrived in time.
@@ -56,11 +55,9 @@ class Source(Protocol):
         Raises:
             StateError: rows were lost meanwhile.
         """
-        ...
 
     def close(self) -> None:
         """Release connections. Closing twice is allowed."""
-        ...
 
 
 # ruff: noqa: S608 - names and paths are quoted; they cannot be parameters here.

@@ -54,6 +54,7 @@ from typing import Any, TextIO
 
 import pyarrow as pa
 from sqlglot.errors import SqlglotError
+from typing_extensions import override
 
 from zset_join.changelog import AppendFormat
 from zset_join.core.errors import OptionError, SqlError, ZsetJoinError
@@ -83,7 +84,8 @@ class CheckingSession(Session):
 
     writes = False
 
-    def start(self, query: Query, *, name: str | None = None, output: Callable[[ZSet], None] | None = None) -> Running:  # noqa: ARG002 - as every session
+    @override
+    def start(self, query: Query, *, name: str | None = None, output: Callable[[ZSet], None] | None = None) -> Running:
         return super().start(query, name=name)
 
 
@@ -119,7 +121,6 @@ def write_lines(table: pa.Table, stream: TextIO) -> None:
 
 
 def file_text(path: str) -> str:
-    """Return the statements of a file."""
     try:
         return Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -332,7 +333,6 @@ class _StatementNames:
         self._seen: Counter[str] = Counter()
 
     def of(self, statement: Statement) -> str:
-        """Return the name of the next statement of this text."""
         digest = hashlib.sha256(statement.sql.encode()).hexdigest()[:32]
         self._seen[digest] += 1
         return f"statement-{digest}-{self._seen[digest]}"

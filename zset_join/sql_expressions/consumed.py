@@ -192,11 +192,9 @@ class _Refusing(Protocol):
     @property
     def dialect(self) -> str:
         """Whose SQL it is."""
-        ...
 
     def refused(self, node: exp.Expr, why: str) -> SqlError:
         """Return the refusal of a node."""
-        ...
 
 
 def argument(node: exp.Expr, name: str) -> Any:

@@ -556,44 +556,34 @@ class Binder(Protocol):
     @property
     def dialect(self) -> str:
         """Whose SQL it is."""
-        ...
 
     @property
     def stamp(self) -> pa.DataType:
         """The type that TIMESTAMP names."""
-        ...
 
     def bind(self, node: exp.Expr) -> Expression:
         """Return the tree of a node."""
-        ...
 
     def condition(self, node: exp.Expr) -> Expression:
         """Return the tree of a condition."""
-        ...
 
     def type_of(self, tree: Expression) -> pa.DataType:
         """Return the type of a tree."""
-        ...
 
     def text(self, node: exp.Expr) -> Expression:
         """Return the tree of a node, as text."""
-        ...
 
     def timed(self, node: exp.Expr) -> Expression:
         """Return the tree of a node, as a date or a timestamp."""
-        ...
 
     def case(self, branches: Sequence[tuple[Expression, Expression]], otherwise: Expression | None) -> Expression:
         """Return a CASE whose values have one type."""
-        ...
 
     def compared(self, operation: str, first: exp.Expr, second: exp.Expr) -> Expression:
         """Return a comparison of two nodes."""
-        ...
 
     def refused(self, node: exp.Expr, why: str) -> SqlError:
         """Return the refusal of a node."""
-        ...
 
 
 def declared_call(binder: Binder, node: exp.Func) -> Expression | None:

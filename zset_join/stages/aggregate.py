@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.types as pt
+from typing_extensions import override
 
 from zset_join.aggregates.accumulation import Accumulation, Preaggregation, table_names
 from zset_join.core.relation import Relation
@@ -66,9 +67,11 @@ class _Reduced(Reduction):
         return self._made.is_partial
 
     @property
+    @override
     def relation(self) -> Relation:
         return self._made.relation
 
+    @override
     def reduce(self, delta: ZSet) -> ZSet:
         return self._made.reduce(delta)
 
@@ -81,6 +84,7 @@ class AggregateStage(Stage):
     reduces: bool = True  # whether rows are reduced before the shuffle
 
     @property
+    @override
     def kind(self) -> str:
         return "aggregate"
 
@@ -96,22 +100,26 @@ class AggregateStage(Stage):
         return self.reduces and self._reduction.is_partial
 
     @cached_property
+    @override
     def inputs(self) -> tuple[StageInput, ...]:
         types = tuple(self.source.schema.field(name).type for name in self.group_by)
         reduction = self._reduction if self.reduces else None
         return (StageInput(relation=self.source, key=self.group_by, key_types=types, reduce=reduction),)
 
     @cached_property
+    @override
     def output(self) -> Relation:
         return grouped_relation(self.source, self.group_by, self.calls)
 
     @property
+    @override
     def output_key(self) -> OutputKey:
         return OutputKey(columns=self.group_by, bucketed_by=self.group_by)
 
     @property
+    @override
     def comparisons(self) -> tuple[Comparison, ...]:
-        """Return the group key, arguments, and columns of filters; a count only checks whether a value is present."""
+        # A count only checks whether a value is present.
         looked_at = [(call.columns, f"an argument of {call.kind}") for call in self.calls if call.kind != "count"]
         filters = [(call.where, f"part of the filter of {call.kind}") for call in self.calls if call.where is not None]
         looked_at += [(tuple(references(where)[0]), use) for where, use in filters]
@@ -119,43 +127,51 @@ class AggregateStage(Stage):
         return (*compared_keys(self.inputs, "a key of groupBy or distinct"), *others)
 
     @property
+    @override
     def answers_distinct_rows(self) -> bool:
         return bool(self.output_key.columns)
 
     @property
+    @override
     def lists_input(self) -> bool:
         return not self.calls and self.group_by == tuple(self.source.schema.names)
 
+    @override
     def never_null(self, inputs: Sequence[frozenset[str]]) -> frozenset[str]:
         return inputs[0] & set(self.group_by)
 
     @cached_property
+    @override
     def state_tables(self) -> Mapping[str, TableKey]:
         return dict.fromkeys(table_names(Accumulation(self.source, self.calls)), TableKey(columns=self.group_by))
 
     @property
+    @override
     def follows_from_rows(self) -> bool:
         return True
 
     @property
+    @override
     def emits_without_input(self) -> bool:
-        """Return true for a global aggregate: its row is present from the first epoch on."""
         return not self.group_by
 
     @property
+    @override
     def cold_state(self) -> Literal["groups"] | None:
-        """Return "groups"; the single row of a global aggregate stays in memory."""
+        # The single row of a global aggregate stays in memory.
         return "groups" if self.group_by else None
 
-    def passes(self, columns: frozenset[str]) -> frozenset[str]:  # noqa: ARG002 - as the others
+    @override
+    def passes(self, columns: frozenset[str]) -> frozenset[str]:
         return frozenset()
 
-    def needs(self, shown: Collection[str]) -> tuple[frozenset[str] | None, ...]:  # noqa: ARG002 - all are computed
-        """Return the columns of the groups and of the calls."""
+    @override
+    def needs(self, shown: Collection[str]) -> tuple[frozenset[str] | None, ...]:
         read = [name for call in self.calls for name in call.columns]
         conditions = [columns_read(call.where) for call in self.calls if call.where is not None]
         return (frozenset(self.group_by).union(read, *conditions),)
 
+    @override
     def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
         budget = options.table_budget if self.group_by else None
         used = options.of_operator(directory, budget=budget)
@@ -175,6 +191,7 @@ class AggregateStage(Stage):
         calls = ", ".join(map(repr, self.calls))
         return f"Aggregate by {', '.join(self.group_by)}: {calls}" if self.group_by else f"Aggregate all rows: {calls}"
 
+    @override
     def explain(self, buckets: int | None) -> list[str]:
         single = [call.name for call in self.calls if call.kind in _KEEP_VALUES]
         remembers = "per group its key and sums" if self.group_by else "one row of sums"
@@ -193,11 +210,13 @@ class AggregateRequest(StageRequest):
     calls: tuple[AggregateCall, ...]
     reduces: bool = False
 
+    @override
     def stage(self, inputs: Sequence[InputRows]) -> AggregateStage:
         source = replace(inputs[0].relation, primary_key=(), join_key=(), event_time=None, watermark_delay=None)
         return AggregateStage(source=source, group_by=self.group_by, calls=self.calls, reduces=self.reduces)
 
-    def shown_as(self, name: str, side: int, *, is_of_both: bool) -> str | None:  # noqa: ARG002 - there is one input
+    @override
+    def shown_as(self, name: str, side: int, *, is_of_both: bool) -> str | None:
         return name if name in self.group_by else None
 
 

@@ -103,7 +103,6 @@ class Dialect:
         return f"{source}, unnest(range(CAST({copies} AS BIGINT)))"
 
     def time(self, text: str, kind: pa.DataType) -> str:
-        """Return an event time as times are compared."""
         return self.microseconds(text, kind) if self.is_spark else text
 
     def microseconds(self, text: str, kind: pa.DataType) -> str:
@@ -212,7 +211,6 @@ class BatchTable:
         return numbered(self.relation.schema)
 
     def with_history(self, name: str) -> BatchTable:
-        """Return the table with another table of its changes."""
         return replace(self, history=name)
 
 
@@ -255,7 +253,6 @@ def tied_query(stage: Stage, inputs: Sequence[BatchTable], scope: BatchScope) ->
 
 
 def column(schema: pa.Schema, name: str) -> str:
-    """Return the name of a column of a table."""
     return f"c{schema.get_field_index(name)}"
 
 

@@ -9,6 +9,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from typing_extensions import override
+
 from zset_join.core.errors import PlanError
 from zset_join.core.key_types import storage_type
 from zset_join.core.relation import Relation
@@ -32,28 +34,33 @@ class CurrentVersionsStage(Stage):
     hidden: tuple[str, ...] = ()  # columns that only order changes
 
     @property
+    @override
     def kind(self) -> str:
         return "current_versions"
 
     @property
+    @override
     def inputs(self) -> tuple[StageInput, ...]:
         types = tuple(storage_type(self.source.schema.field(name).type) for name in self.key)
         return (StageInput(relation=self.source, key=self.key, key_types=types),)
 
     @cached_property
+    @override
     def output(self) -> Relation:
         return current_relation(self.source, self.key, self.delete_column, self.hidden)
 
     @property
+    @override
     def output_key(self) -> OutputKey:
         return OutputKey(columns=self.key, bucketed_by=self.key)
 
     @property
+    @override
     def answers_distinct_rows(self) -> bool:
         return bool(self.output_key.columns)
 
+    @override
     def never_null(self, inputs: Sequence[frozenset[str]]) -> frozenset[str]:
-        """Return input columns without NULL, the key and the time: with these a row is no bad input."""
         return (inputs[0] | {*self.key, str(self.source.event_time)}) & set(self.output.schema.names)
 
     @property
@@ -61,32 +68,37 @@ class CurrentVersionsStage(Stage):
         return has_clock(storage_type(self.source.schema.field(str(self.source.event_time)).type))
 
     @property
+    @override
     def state_tables(self) -> Mapping[str, TableKey]:
         tables = {"rows": TableKey(columns=self.key)}
         future = [HELD, *([HELD_NET] if self.source.mode == "changelog" else [])] if self._has_clock else []
         return {**tables, **{name: TableKey(columns=self.key) for name in future}}
 
     @property
+    @override
     def waits_for_time(self) -> bool:
         return True
 
     @property
+    @override
     def waits_for_clock(self) -> bool:
-        """Return true: a version of the future becomes current by processing time."""
+        # A version of the future becomes current by processing time.
         return True
 
     @property
+    @override
     def picks_current(self) -> bool:
         return True
 
+    @override
     def needs(self, shown: Collection[str]) -> tuple[frozenset[str] | None, ...]:
-        """Return the key, the time, what orders versions and what shows; all where versions are retracted."""
         source = self.source
         if source.mode == "changelog":
             return (None,)
         deletes = () if self.delete_column is None else (self.delete_column,)
         return (frozenset(shown).union(self.key, (str(source.event_time),), source.sequence_by, deletes),)
 
+    @override
     def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
         refuse_hybrid(options.table_budget, title=self.title, option="default_hash_table")
         return CurrentVersions(
@@ -103,6 +115,7 @@ class CurrentVersionsStage(Stage):
         named = f'Current versions of "{self.source.name}" by {", ".join(self.key)}'
         return f"{named}: the newest by {self.source.event_time} {moment}"
 
+    @override
     def explain(self, buckets: int | None) -> list[str]:
         only = "all versions, for one may be retracted" if self.source.mode == "changelog" else "the current version, per key"
         future = ", and versions of the future until the processing time reaches them" if self._has_clock else ""
@@ -116,13 +129,16 @@ class CurrentVersionsRequest(NamedColumnsRequest):
     key: tuple[str, ...]
     delete_column: str | None = None
 
-    def takes_upserts(self, input: int) -> bool:  # noqa: A002, ARG002 - the word the plan uses
+    @override
+    def takes_upserts(self, input: int) -> bool:
         return True
 
     @property
+    @override
     def picks_current(self) -> VersionsOf:
         return VersionsOf(self.key, self.delete_column)
 
+    @override
     def stage(self, inputs: Sequence[InputRows]) -> CurrentVersionsStage:
         (rows,) = inputs
         source = replace(rows.relation, join_key=(), primary_key=self.key)

@@ -9,6 +9,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from typing_extensions import override
+
 from zset_join.core.key_types import storage_type
 from zset_join.core.relation import Relation
 from zset_join.core.shown_values import shown_buckets
@@ -43,16 +45,19 @@ class DeduplicateStage(Stage):
     is_ordered: bool = field(default=False, compare=False)
 
     @property
+    @override
     def kind(self) -> str:
         return "deduplicate"
 
     @property
+    @override
     def inputs(self) -> tuple[StageInput, ...]:
-        """Return the one input, bucketed by key; NULL is a key like any other."""
+        # NULL is a key like any other.
         types = tuple(storage_type(self.source.schema.field(name).type) for name in self.keys)
         return (StageInput(relation=self.source, key=self.keys, key_types=types),)
 
     @cached_property
+    @override
     def output(self) -> Relation:
         check_dedup(self.source, self.keys, self.columns, self.keep, self.n)
         return first_rows_relation(self.source, self.keys, self.columns, self.keep, self.n)
@@ -63,38 +68,43 @@ class DeduplicateStage(Stage):
         return tuple(OrderColumn.of(column) for column in self.order_by)
 
     @property
+    @override
     def output_key(self) -> OutputKey:
         return OutputKey(columns=self.keys if self.n == 1 else (), bucketed_by=self.keys)
 
+    @override
     def never_null(self, inputs: Sequence[frozenset[str]]) -> frozenset[str]:
         return inputs[0]
 
     @property
+    @override
     def shows_newest(self) -> bool:
         return self.output.event_time is not None
 
     @property
+    @override
     def comparisons(self) -> tuple[Comparison, ...]:
-        """Return the keys; ordering columns are never strings."""
+        # Ordering columns are never strings.
         return compared_keys(self.inputs, "a key of dedup")
 
     @property
+    @override
     def state_tables(self) -> Mapping[str, TableKey]:
         return {"rows": TableKey(columns=self.keys)}
 
     @property
+    @override
     def chooses_by_key(self) -> bool:
         return True
 
+    @override
     def needs(self, shown: Collection[str]) -> tuple[frozenset[str] | None, ...]:
-        """Return the keys, the order and what shows; all where the arrival of rows decides that another row may replace.
-
-        A row that changes only in columns that are not read arrives again with them and does not without them.
-        """
+        # All where the arrival of rows decides that another row may replace.
         if not (self.input_only_adds or self.source.mode == "append" or self.is_ordered):
             return (None,)
         return (frozenset(shown).union(self.keys, (one.name for one in self.columns)),)
 
+    @override
     def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
         refuse_hybrid(options.table_budget, title=self.title, option="default_hash_table")
         return Deduplicate(
@@ -113,6 +123,7 @@ class DeduplicateStage(Stage):
         shown = f"{self.keep} row" if self.n == 1 else f"{self.keep} {self.n} rows"
         return f"Deduplicate by {', '.join(self.keys)}: the {shown} in order of {order}"
 
+    @override
     def explain(self, buckets: int | None) -> list[str]:
         is_limited = self.input_only_adds or self.source.mode == "append"
         only = "the rows shown" if is_limited else "every live row, for a shown one may be retracted"
@@ -134,6 +145,7 @@ class DedupRequest(NamedColumnsRequest):
     keep: Keep = "first"
     n: int = 1
 
+    @override
     def versions_below(self, source: Relation, output: Relation) -> VersionsBelow:
         if output.event_time is None:
             order = ", ".join(self.order_by)
@@ -145,6 +157,7 @@ class DedupRequest(NamedColumnsRequest):
         why = f"the rows below its dedup are versions of {', '.join(self.keys)}, from {source.event_time} on"
         return VersionsBelow(True, why, self.keys)
 
+    @override
     def stage(self, inputs: Sequence[InputRows]) -> DeduplicateStage:
         identity = set(inputs[0].relation.primary_key)
         source = replace(inputs[0].relation, join_key=(), primary_key=())

@@ -77,19 +77,15 @@ class Effect(Protocol):
 
     def completed(self, operator: DurableOperator, tick: Tick, deltas: Sequence[ZSet]) -> list[ZSet]:
         """Return the deltas for the operator, which is in the state before the epoch."""
-        ...
 
     def forget(self, through_epoch: int) -> None:
         """Drop the journal of epochs that are committed and logged."""
-        ...
 
     def counts(self) -> Mapping[str, int]:
         """Return the counts, for progress."""
-        ...
 
     def close(self) -> None:
         """Release connections."""
-        ...
 
 
 @runtime_checkable
@@ -98,11 +94,9 @@ class EffectStage(Protocol):
 
     def rehearsed(self, operator: DurableOperator, tick: Tick, deltas: Sequence[ZSet]) -> list[ZSet]:
         """Return the deltas for the operator without external rows; nothing is fetched."""
-        ...
 
     def open_effect(self, place: EffectPlace, beside: Effect | None = None) -> Effect:
         """Return the fetch step of one bucket; it uses the connections of the one `beside` it in this process."""
-        ...
 
 
 def unchangeable(stage: Stage) -> dict[str, Any]:
@@ -172,7 +166,6 @@ class OwnOptions:
         )
 
     def explained(self, stage: Stage) -> str:
-        """Return in a line what a stage has of these."""
         facts = [f"deleted keys remembered for {self.tombstone_retention_seconds:,} seconds"]
         if stage.is_append_buffer:
             facts.append(f"at most {self.buffer_limit.max_bytes:,} bytes of rows, then {self.buffer_limit.policy}")
@@ -236,7 +229,6 @@ def _one_row(relation: Relation, weight: int) -> ZSet:
 
 
 def _plain_value(kind: pa.DataType) -> Any:
-    """Return some value of a type."""
     if pt.is_struct(kind):
         return {kind.field(at).name: _plain_value(kind.field(at).type) for at in range(kind.num_fields)}
     if pt.is_list(kind) or pt.is_large_list(kind) or pt.is_map(kind):

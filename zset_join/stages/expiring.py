@@ -16,6 +16,7 @@ from typing import Any, Literal, get_args
 
 import pyarrow as pa
 import pyarrow.types as pt
+from typing_extensions import override
 
 from zset_join.core.errors import OptionError, PlanError
 from zset_join.core.options import parse_seconds
@@ -175,10 +176,12 @@ class ExpiringStage(Stage):
     ttls: tuple[TimeToLive | None, ...]  # per input; None: its rows live until they are retracted
 
     @property
+    @override
     def kind(self) -> str:
         return "state_ttl"
 
     @property
+    @override
     def answers_distinct_rows(self) -> bool:
         return super().answers_distinct_rows and self.inside.answers_distinct_rows
 
@@ -188,29 +191,32 @@ class ExpiringStage(Stage):
         return any(ttl is not None and ttl.forgets for ttl in self.ttls)
 
     @cached_property
+    @override
     def inputs(self) -> tuple[StageInput, ...]:
-        """Return the inputs of the stage inside, with their own modes and times; rows travel as they are."""
         return tuple(
             replace(given, relation=source, reduce=None) for given, source in zip(self.inside.inputs, self.sources, strict=True)
         )
 
     @cached_property
+    @override
     def output(self) -> Relation:
         inside = replace(self.inside.output, event_time=None, watermark_delay=None)
         return replace(inside, primary_key=()) if self.forgets else inside
 
     @property
+    @override
     def output_key(self) -> OutputKey:
-        """Return that of the inner stage; forgotten rows may arrive again."""
+        # Forgotten rows may arrive again.
         inside = self.inside.output_key
         return replace(inside, columns=()) if self.forgets else inside
 
+    @override
     def never_null(self, inputs: Sequence[frozenset[str]]) -> frozenset[str]:
         return self.inside.never_null(inputs)
 
     @property
+    @override
     def state_tables(self) -> Mapping[str, TableKey]:
-        """Return those of the stage inside, and per input its rows with their times."""
         tables = {name: replace(key, is_whole=False) for name, key in self.inside.state_tables.items()}
         for number, (given, ttl) in enumerate(zip(self.inside.inputs, self.ttls, strict=True)):
             if ttl is None:
@@ -221,40 +227,45 @@ class ExpiringStage(Stage):
         return tables
 
     @property
+    @override
     def comparisons(self) -> tuple[Comparison, ...]:
         return self.inside.comparisons
 
     @property
+    @override
     def emits_without_input(self) -> bool:
         return self.inside.emits_without_input
 
     @property
+    @override
     def waits_for_time(self) -> bool:
         return True
 
     @property
+    @override
     def waits_for_clock(self) -> bool:
-        """Return whether rows of an input end by processing time."""
         return any(ttl is not None and not ttl.by_event_time for ttl in self.ttls) or self.inside.waits_for_clock
 
     @property
+    @override
     def without_expiry(self) -> Stage:
         return self.inside
 
     @property
+    @override
     def lasting(self) -> dict[str, Any]:
-        """Return its description without the lifetime of rows."""
         ttls = [None if ttl is None else {**asdict(ttl), "after": None} for ttl in self.ttls]
         return {**self.to_json(), "inside": self.inside.lasting, "ttls": ttls}
 
+    @override
     def carried(self, before: Stage, tables: Mapping[str, pa.Table]) -> Mapping[str, pa.Table]:
-        """Return a snapshot whose rows end as if they had always lived as long as here; what has ended stays so."""
         assert isinstance(before, ExpiringStage)  # noqa: S101 - `lasting` is the same
         carried = dict(self.inside.carried(before.inside, tables))
         for number, _, by in self._moved(before):
             carried |= {name: later(carried[name], by) for name in _tables_of(number) if name in carried}
         return carried
 
+    @override
     def ended_when_carried(
         self,
         before: Stage,
@@ -263,7 +274,6 @@ class ExpiringStage(Stage):
         processing_time_us: int | None,
         watermark_us: int | None,
     ) -> Mapping[str, int]:
-        """Return by table how many rows, or keys, live now and not with the durations of this stage."""
         ended = dict[str, int]()
         for number, new, by in self._moved(before):
             now, name = watermark_us if new.by_event_time else processing_time_us, _tables_of(number)[new.by_key]
@@ -281,13 +291,15 @@ class ExpiringStage(Stage):
             by = new.after - old.after if time is None else time.of_delay(new.after) - time.of_delay(old.after)
             yield number, new, by
 
+    @override
     def needs(self, shown: Collection[str]) -> tuple[frozenset[str] | None, ...]:
-        """Return what the stage inside needs; all of rows that change and end, as any change lets them live on."""
+        # All of rows that change and end, as any change lets them live on.
         return tuple(
             one if ttl is None or given.relation.mode == "append" else None
             for one, ttl, given in zip(self.inside.needs(shown), self.ttls, self.inputs, strict=True)
         )
 
+    @override
     def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
         title = self.inside.explain(None)[0]
         refuse_hybrid(options.hot_budget, title=title, option="default_hash_join")
@@ -303,6 +315,7 @@ class ExpiringStage(Stage):
             inside.close()
             raise
 
+    @override
     def explain(self, buckets: int | None) -> list[str]:
         lines = list(self.inside.explain(buckets))
         for source, ttl in zip(self.sources, self.ttls, strict=True):
@@ -311,6 +324,7 @@ class ExpiringStage(Stage):
         lines.append("  remembers: those rows a second time, with 32 bytes each for when they end")
         return lines
 
+    @override
     def to_json(self) -> dict[str, Any]:
         return {
             "kind": self.kind,
@@ -347,15 +361,19 @@ class ExpiringRequest(StageRequest):
     ttls: tuple[StateTtl | None, ...]  # per input; None: rows live until they are retracted
 
     @property
+    @override
     def computed_keys(self) -> ComputedKeys:
         return self.inside.computed_keys
 
-    def takes_upserts(self, input: int) -> bool:  # noqa: A002 - as the protocol has it
+    @override
+    def takes_upserts(self, input: int) -> bool:
         return self.ttls[input] is None and self.inside.takes_upserts(input)
 
+    @override
     def with_keys_computed(self) -> ExpiringRequest:
         return replace(self, inside=self.inside.with_keys_computed())
 
+    @override
     def stage(self, inputs: Sequence[InputRows]) -> Stage:
         changing = [
             rows if ttl is None else replace(rows, relation=replace(rows.relation, mode="changelog"), only_adds=False)
@@ -363,6 +381,7 @@ class ExpiringRequest(StageRequest):
         ]
         return expiring_stage(self.inside.stage(changing), [rows.relation for rows in inputs], self.ttls)
 
+    @override
     def shown_as(self, name: str, side: int, *, is_of_both: bool) -> str | None:
         return self.inside.shown_as(name, side, is_of_both=is_of_both)
 

@@ -15,6 +15,7 @@ from functools import cached_property
 from typing import Any, Literal, cast
 
 import pyarrow as pa
+from typing_extensions import override
 
 from zset_join.core.relation import Relation
 from zset_join.core.shown_values import shown_buckets
@@ -63,6 +64,7 @@ class JoinStage(Stage):
     row_keys: _RowKeys = (None, None)
 
     @property
+    @override
     def kind(self) -> str:
         return "join"
 
@@ -92,6 +94,7 @@ class JoinStage(Stage):
         return self.shape.key_types
 
     @cached_property
+    @override
     def inputs(self) -> tuple[StageInput, ...]:
         return tuple(
             StageInput(
@@ -106,6 +109,7 @@ class JoinStage(Stage):
         )
 
     @cached_property
+    @override
     def output(self) -> Relation:
         whole = self.shape.output
         names = set(whole.schema.names)
@@ -119,14 +123,15 @@ class JoinStage(Stage):
         )
 
     @property
+    @override
     def comparisons(self) -> tuple[Comparison, ...]:
         left, right = self.inputs[0].relation, self.inputs[1].relation
         keys = compared_keys(self.inputs, "a key of a join")
         return (*keys, *compared_in_condition(left, right, self.residual))
 
     @cached_property
+    @override
     def output_key(self) -> OutputKey:
-        """Return which columns show the join key, and which of them an outer join pads."""
         shown = self.shown_columns
         absent = _ABSENT.get(self.how, ())
         first: list[str] = []
@@ -149,8 +154,9 @@ class JoinStage(Stage):
         )
 
     @property
+    @override
     def answers_distinct_rows(self) -> bool:
-        """Return whether no row can be twice in an answer; a padded row equals a matched one whose other side is all NULL."""
+        # A padded row equals a matched one whose other side is all NULL.
         matched = {
             (side, one)
             for pair, safe in zip(self.key_pairs, self.flags, strict=True)
@@ -162,8 +168,8 @@ class JoinStage(Stage):
         shown = matched.intersection(self.shape.sources)
         return super().answers_distinct_rows and {side for side, _ in shown}.issuperset(_ABSENT.get(self.how, ()))
 
+    @override
     def never_null(self, inputs: Sequence[frozenset[str]]) -> frozenset[str]:
-        """Return output columns that are never NULL: those of the inputs, and keys that matched under `=`."""
         full = {side: set(given) for side, given in zip(_SIDES, inputs, strict=True)}
         if self.how in ("inner", "left_semi"):
             for (left, right), safe in zip(self.key_pairs, self.flags, strict=True):
@@ -173,11 +179,12 @@ class JoinStage(Stage):
         absent = _ABSENT.get(self.how, ())
         return frozenset(name for name, (side, column) in self.shown_columns if side not in absent and column in full[side])
 
+    @override
     def only_adds(self, inputs: Sequence[bool]) -> bool:
-        """Return whether both inputs only add rows and no output row depends on a missing match."""
         return self.how in ("inner", "left_semi") and all(inputs)
 
     @property
+    @override
     def state_tables(self) -> Mapping[str, TableKey]:
         return {
             name: TableKey(columns=relation.join_key, of_input=number, is_whole=True)
@@ -185,30 +192,37 @@ class JoinStage(Stage):
         }
 
     @property
+    @override
     def follows_from_rows(self) -> bool:
         return True
 
     @property
+    @override
     def is_append_buffer(self) -> bool:
         return self.is_append_only
 
     @property
+    @override
     def cold_state(self) -> Literal["joins"]:
         return "joins"
 
     @property
+    @override
     def joined(self) -> Joined:
         return Joined(left=self.left, right=self.right, how=self.how, using=self.using)
 
     @property
+    @override
     def equi_join(self) -> JoinStage:
         return self
 
+    @override
     def passes(self, columns: frozenset[str]) -> frozenset[str]:
         return columns
 
+    @override
     def needs(self, shown: Collection[str]) -> tuple[frozenset[str] | None, ...]:
-        """Return keys, columns of the condition, and those that show; a right one that is renamed needs the left one."""
+        # A right one that is renamed needs the left one.
         read: dict[str, set[str]] = {side: set(one.join_key) for side, one in zip(_SIDES, self.relations, strict=True)}
         if self.residual is not None:
             for column in walk(self.residual):
@@ -220,6 +234,7 @@ class JoinStage(Stage):
                     read[one].add(source)
         return tuple(frozenset(read[side]) for side in _SIDES)
 
+    @override
     def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
         limit = options.buffer_limit if self.is_append_only else NO_LIMIT
         is_loaded = options.hot_budget is None and not self.is_append_only
@@ -235,6 +250,7 @@ class JoinStage(Stage):
         )
         return cast("DurableOperator", operator)
 
+    @override
     def explain(self, buckets: int | None) -> list[str]:
         condition = " and ".join(
             f"{left} {'<=>' if safe else '='} {right}" for (left, right), safe in zip(self.key_pairs, self.flags, strict=True)
@@ -270,6 +286,7 @@ class JoinStage(Stage):
 
 @dataclass(frozen=True, eq=False)
 class JoinRequest(KeyedJoinRequest):
+    @override
     def stage(self, inputs: Sequence[InputRows]) -> JoinStage:
         left, right = self.sides(inputs, _keyed)
         return JoinStage(
@@ -283,6 +300,7 @@ class JoinRequest(KeyedJoinRequest):
             row_keys=(_row_key(inputs[0]), _row_key(inputs[1])),
         )
 
+    @override
     def shown_as(self, name: str, side: int, *, is_of_both: bool) -> str | None:
         if side and self.how in {"left_semi", "left_anti"}:
             return None

@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
+from typing_extensions import override
+
 from zset_join.changelog.formats import IMAGE
 from zset_join.core.key_types import storage_type
 from zset_join.core.relation import Relation
@@ -36,54 +38,62 @@ class LatestStage(Stage):
     control: str | None = None  # the last column, hidden too: what a change omits, or that it is a truncate
 
     @property
+    @override
     def kind(self) -> str:
         return "latest"
 
     @cached_property
+    @override
     def inputs(self) -> tuple[StageInput, ...]:
-        """Return the one input, bucketed by primary key; a truncate goes everywhere."""
+        # A truncate goes everywhere.
         key = self.source.primary_key
         types = tuple(storage_type(self.source.schema.field(name).type) for name in key)
         return (StageInput(relation=self.source, key=key, key_types=types, everywhere=self.control),)
 
     @cached_property
+    @override
     def output(self) -> Relation:
         whole = self.source if self.control is None else without_control(self.source, self.control)
         return latest_rows(whole, self.hidden)
 
     @property
+    @override
     def output_key(self) -> OutputKey:
         return OutputKey(columns=self.source.primary_key, bucketed_by=self.source.primary_key)
 
     @property
+    @override
     def answers_distinct_rows(self) -> bool:
         return bool(self.output_key.columns)
 
+    @override
     def never_null(self, inputs: Sequence[frozenset[str]]) -> frozenset[str]:
-        """Return the columns of the primary key, in which NULL is rejected, and other columns without NULL."""
         return (inputs[0] | set(self.source.primary_key)) - {*self.hidden, self.control}
 
     @property
+    @override
     def follows_from_rows(self) -> bool:
         return True
 
     @property
+    @override
     def state_tables(self) -> Mapping[str, TableKey]:
-        """Return one table, by primary key: the live rows, without the control column."""
         return {"latest": TableKey(columns=self.source.primary_key, of_input=0, is_whole=True)}
 
     @property
+    @override
     def cold_state(self) -> Literal["routes"]:
-        """Return "routes": its state counts as theirs."""
         return "routes"
 
+    @override
     def passes(self, columns: frozenset[str]) -> frozenset[str]:
         return columns
 
+    @override
     def needs(self, shown: Collection[str]) -> tuple[frozenset[str] | None, ...]:
-        """Return the visible columns; all if the control column counts columns."""
         return (None if self.control is not None else frozenset(shown),)
 
+    @override
     def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
         used = options.of_operator(directory, budget=options.hot_budget)
         if self.control is None:
@@ -91,6 +101,7 @@ class LatestStage(Stage):
             return table(self.source, hidden=self.hidden, options=used)
         return PartialUpserts(self.source, control=self.control, hidden=self.hidden, options=used)
 
+    @override
     def explain(self, buckets: int | None) -> list[str]:
         key = ", ".join(self.source.primary_key)
         why = "an upsert does not carry the old row, and the next stage must retract it"
@@ -109,13 +120,16 @@ class LatestRequest(NamedColumnsRequest):
 
     control: str | None = None
 
-    def takes_upserts(self, input: int) -> bool:  # noqa: A002, ARG002 - the word the plan uses
+    @override
+    def takes_upserts(self, input: int) -> bool:
         return True
 
     @property
+    @override
     def merges_changes(self) -> bool:
         return self.control is not None
 
+    @override
     def stage(self, inputs: Sequence[InputRows]) -> LatestStage:
         hidden = tuple(name for name in inputs[0].hidden if name != self.control)
         return LatestStage(source=replace(inputs[0].relation, join_key=()), hidden=hidden, control=self.control)

@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import Any, NoReturn, cast
 
 import pyarrow as pa
+from typing_extensions import override
 
 from zset_join.core.epochs import Tick
 from zset_join.core.errors import OptionError, PlanError
@@ -89,10 +90,12 @@ class LookupJoinStage(Stage):
         self.settings(StageOptions(), warns=True)
 
     @property
+    @override
     def kind(self) -> str:
         return "lookup_join"
 
     @property
+    @override
     def parks(self) -> bool:
         return self.settings(StageOptions()).parks
 
@@ -107,8 +110,8 @@ class LookupJoinStage(Stage):
     def shape(self) -> LookupShape:
         return LookupShape.of(self.probe, self.table, self.how, constants=self.constants, using=self.using)
 
+    @override
     def reading(self, shown: Collection[str]) -> LookupJoinStage:
-        """Return the join that requests no more columns of the table than are read of its answer; perhaps itself."""
         count = len(self.probe.schema)
         places = zip(self.shape.shown, self.shape.output_schema.names, strict=True)
         needed = {self.table.schema.names[at - count] for at, name in places if at >= count and name in shown}
@@ -145,12 +148,14 @@ class LookupJoinStage(Stage):
             )
 
     @cached_property
+    @override
     def inputs(self) -> tuple[StageInput, ...]:
-        """Return the stream, bucketed by lookup key; rows with a NULL in it are spread."""
+        # Rows with a NULL in it are spread.
         types = tuple(field.type for field in self.shape.key_schema)[: len(self.probe.join_key)]
         return (StageInput(relation=self.probe, key=self.probe.join_key, key_types=types, unmatchable="by_identity"),)
 
     @cached_property
+    @override
     def output(self) -> Relation:
         pads = self.settings(StageOptions()).emit_padded_first
         whole = looked_up_relation(self.shape, self.how, residual=self.residual, emits_padded_first=pads)
@@ -158,6 +163,7 @@ class LookupJoinStage(Stage):
         return Relation(name=whole.name, schema=shown, mode=whole.mode)
 
     @property
+    @override
     def comparisons(self) -> tuple[Comparison, ...]:
         left, right = self.inputs[0].relation, self.table
         fetch_counts = replace(right, schema=self.source.schema)
@@ -168,42 +174,49 @@ class LookupJoinStage(Stage):
         return (*keys, *compared_in_condition(left, right, self.residual))
 
     @property
+    @override
     def output_key(self) -> OutputKey:
         shown = set(self.output.schema.names)
         key = self.probe.join_key
         return OutputKey(bucketed_by=key if set(key) <= shown else ())
 
+    @override
     def never_null(self, inputs: Sequence[frozenset[str]]) -> frozenset[str]:
-        """Return the stream's columns without NULL; with INNER also those of the lookup key."""
         matched = set(self.probe.join_key) if self.how == "inner" else set()
         return (inputs[0] | matched) & set(self.output.schema.names) & set(self.probe.schema.names)
 
     @property
+    @override
     def state_tables(self) -> Mapping[str, TableKey]:
         key = TableKey(columns=self.probe.join_key, of_input=0)
         return {"left": key, "memo": key}
 
     @property
+    @override
     def waits_for_time(self) -> bool:
         return True
 
     @property
+    @override
     def joined(self) -> Joined:
         return Joined(left=self.probe, right=self.table, how=self.how, using=self.using)
 
     @property
+    @override
     def inputs_kept(self) -> frozenset[int]:
-        """Return a side that changes; rows that are only added are kept while they wait."""
+        # Rows that are only added are kept while they wait.
         return frozenset[int]() if self.probe.mode == "append" else frozenset({0})
 
+    @override
     def needs(self, shown: Collection[str]) -> tuple[frozenset[str] | None, ...]:
-        """Return keys, the rest of ON and what shows; all of rows that change, as each change is looked up at its time."""
+        # All of rows that change, as each change is looked up at its time.
         if self.probe.mode != "append":
             return (None,)
         rest = frozenset[str]() if self.residual is None else references(self.residual)[0]
         keys = [{*self.probe.join_key, *rest}, frozenset[str]()]
         return sides_read((self.probe.schema, self.table.schema), keys, self.shape.sources_of_answer, shown)[:1]
 
+    @override
     def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
         refuse_hybrid(options.hot_budget, title=self.explain(None)[0], option="default_hash_join")
         return cast("DurableOperator", self._made(options, directory))
@@ -243,14 +256,15 @@ class LookupJoinStage(Stage):
         return _LookupEffect(self.shape, fetching, journal, settings.max_parked_rows)
 
     @property
+    @override
     def answers_by(self) -> str:
-        """Return what its journal had."""
         return f'what "{self.source.name}" had when each row came; its journal forgets that once a snapshot has the answers'
 
     def rehearsed(self, operator: DurableOperator, tick: Tick, deltas: Sequence[ZSet]) -> list[ZSet]:
         join = cast("LookupJoin", operator)
         return [deltas[0], join.fetched_answer(join.keys_to_fetch(tick, deltas[0]), self.table.schema.empty_table())]
 
+    @override
     def explain(self, buckets: int | None) -> list[str]:
         pairs = [f"{left} = {right}" for left, right in zip(self.probe.join_key, self.key, strict=False)]
         pairs += [f"{name} = {value!r}" for name, value in self.constants.items()]
@@ -272,8 +286,9 @@ class LookupJoinStage(Stage):
         options_of_job = ", ".join(f"{name.rstrip('_').replace('_', '-')}={value}" for name, value in sorted(of_job.items()))
         return self.settings(options).describe() + (f"; of the job: {options_of_job}" if options_of_job else "")
 
+    @override
     def to_json(self) -> dict[str, Any]:
-        """Return a description of the join, JSON-ready; of credentials only the origin."""
+        # Of credentials only the origin.
         schema = self.shape.key_schema
         constants = {
             name: pa.scalar(value, schema.field(name).type).cast(pa.string()).as_py() for name, value in self.constants.items()
@@ -321,7 +336,6 @@ class _Fetching:
     _epoch: int = -1
 
     def fetcher(self, epoch: int) -> Fetcher:
-        """Return the fetch step of an epoch."""
         if self._fetcher is None or (isinstance(self.source, EpochSource) and epoch != self._epoch):
             self.close()
             source = self.source
@@ -397,24 +411,30 @@ class LookupJoinRequest(NamedColumnsRequest):
     name: str | None = None  # of the stream, for messages
 
     @property
+    @override
     def computed_keys(self) -> ComputedKeys:
         return (keys_to_compute([own for own, _ in self.keys]),)
 
     @property
+    @override
     def outside(self) -> pa.Schema:
         return self.source.schema
 
-    def takes_upserts(self, input: int) -> bool:  # noqa: A002, ARG002 - the word the plan uses
+    @override
+    def takes_upserts(self, input: int) -> bool:
         return True
 
+    @override
     def with_keys_computed(self) -> LookupJoinRequest:
         owns = keys_computed([own for own, _ in self.keys])
         return replace(self, keys=tuple(zip(owns, [column for _, column in self.keys], strict=True)))
 
+    @override
     def reading(self, stage: Stage, shown: Collection[str]) -> LookupJoinRequest:
         fewer = cast("LookupJoinStage", stage.reading(shown))
         return self if fewer is stage else replace(self, columns=fewer.columns)
 
+    @override
     def stage(self, inputs: Sequence[InputRows]) -> LookupJoinStage:
         (rows,) = inputs
         probe = keyed_rows(rows, tuple(str(plain_column(own)) for own, _ in self.keys))

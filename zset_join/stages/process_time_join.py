@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any, cast
 
 import pyarrow as pa
+from typing_extensions import override
 
 from zset_join.core.errors import PlanError
 from zset_join.core.relation import Relation
@@ -57,6 +58,7 @@ class ProcessTimeJoinStage(Stage):
     find_by: tuple[str, ...] = ()  # the columns of that index, part of the right key; none: the whole key
 
     @property
+    @override
     def kind(self) -> str:
         return "process_time_join"
 
@@ -70,8 +72,8 @@ class ProcessTimeJoinStage(Stage):
         return LookupShape.of(self.left, self.right, self.how, using=self.using, leaves_process=False)
 
     @cached_property
+    @override
     def inputs(self) -> tuple[StageInput, ...]:
-        """Return both inputs, bucketed by join key."""
         shape = self.shape
         places = [at for at, name in enumerate(self.right.join_key) if not self.find_by or name in self.find_by]
         types = tuple(shape.key_schema.field(at).type for at in places)
@@ -89,6 +91,7 @@ class ProcessTimeJoinStage(Stage):
         return left, right
 
     @cached_property
+    @override
     def output(self) -> Relation:
         whole = process_time_relation(self.shape, self.snapshot, residual=self.residual)
         hidden = {*self.hidden[0], *self.hidden[1], *(f"{name}_right" for name in self.hidden[1])}
@@ -97,26 +100,30 @@ class ProcessTimeJoinStage(Stage):
         )
 
     @property
+    @override
     def comparisons(self) -> tuple[Comparison, ...]:
         left, right = self.inputs[0].relation, self.inputs[1].relation
         keys = compared_keys(self.inputs, "a key of a join")
         return (*keys, *compared_in_condition(left, right, self.residual))
 
     @property
+    @override
     def output_key(self) -> OutputKey:
         shown, key = set(self.output.schema.names), self.inputs[0].key
         return OutputKey(bucketed_by=key if set(key) <= shown else ())
 
+    @override
     def never_null(self, inputs: Sequence[frozenset[str]]) -> frozenset[str]:
         matched = set(self.left.join_key) if self.how == "inner" and not any(self._flags) else set()
         return (inputs[0] | matched) & set(self.output.schema.names) & set(self.left.schema.names)
 
     @property
+    @override
     def answers_by(self) -> str:
-        """Return what the right rows of before were."""
         return f'which rows of "{self.right.name}" there were when each row came, and those have changed since'
 
     @property
+    @override
     def state_tables(self) -> Mapping[str, TableKey]:
         return {
             "left": TableKey(columns=self.inputs[0].key, of_input=0),
@@ -125,29 +132,33 @@ class ProcessTimeJoinStage(Stage):
         }
 
     @property
+    @override
     def joined(self) -> Joined:
         return Joined(left=self.left, right=self.right, how=self.how, using=self.using)
 
-    def table_use(self, origins: Mapping[str, str]) -> TableUse:  # noqa: ARG002 - as the protocol has it
+    @override
+    def table_use(self, origins: Mapping[str, str]) -> TableUse:
         return TableUse(index=self.index, is_using=self.using, by_event_time=False)
 
     @property
+    @override
     def lasting(self) -> dict[str, Any]:
-        """Return its description without the name of its index."""
         return {**self.to_json(), "index": None}
 
     @property
+    @override
     def inputs_kept(self) -> frozenset[int]:
-        """Return the right side, and a left one that changes."""
         return frozenset({1} if self.left.mode == "append" else {0, 1})
 
+    @override
     def needs(self, shown: Collection[str]) -> tuple[frozenset[str] | None, ...]:
-        """Return keys, the rest of ON and what shows; all of left rows that change, as each change meets rows of its time."""
+        # All of left rows that change, as each change meets rows of its time.
         rests = (frozenset[str](), frozenset[str]()) if self.residual is None else references(self.residual)
         keys = [{*self.left.join_key, *rests[0]}, {*self.right.join_key, *rests[1]}]
         left, right = sides_read((self.left.schema, self.right.schema), keys, self.shape.sources_of_answer, shown)
         return left if self.left.mode == "append" else None, right
 
+    @override
     def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
         return cast("DurableOperator", self.made(options, directory))
 
@@ -179,6 +190,7 @@ class ProcessTimeJoinStage(Stage):
             table_of=table_of,
         )
 
+    @override
     def explain(self, buckets: int | None) -> list[str]:
         pairs = zip(self.left.join_key, self.right.join_key, self._flags, strict=True)
         condition = " and ".join(f"{left} {'<=>' if safe else '='} {right}" for left, right, safe in pairs)
@@ -206,6 +218,7 @@ class ProcessTimeJoinRequest(NamedColumnsRequest, KeyedJoinRequest):
     index: str | None = None
     find_by: tuple[str, ...] = ()
 
+    @override
     def stage(self, inputs: Sequence[InputRows]) -> ProcessTimeJoinStage:
         left, right = self.sides(inputs, keyed_rows)
         return ProcessTimeJoinStage(

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol, Self
 
 import pyarrow as pa
+from typing_extensions import override
 
 from zset_join.core.relation import Relation
 from zset_join.expressions import Expression
@@ -115,7 +116,6 @@ class StageRequest(Protocol):
 
     def stage(self, inputs: Sequence[InputRows]) -> Stage:
         """Return the stage over inputs like these; their hidden columns are not shown."""
-        ...
 
 
 def keys_to_compute(keys: Sequence[Expression]) -> tuple[tuple[str, Expression], ...]:
@@ -176,8 +176,8 @@ def sides_read(
 class NamedColumnsRequest(StageRequest):
     """Request a stage that shows the columns of its inputs under their own names, whichever input has them."""
 
-    def shown_as(self, name: str, side: int, *, is_of_both: bool) -> str | None:  # noqa: ARG002 - the same on every side
-        """Return the column under its own name, where one input has it."""
+    @override
+    def shown_as(self, name: str, side: int, *, is_of_both: bool) -> str | None:
         return None if is_of_both else name
 
 
@@ -193,16 +193,17 @@ class KeyedJoinRequest(StageRequest):
     names: tuple[str, str] | None = None
 
     @property
+    @override
     def computed_keys(self) -> ComputedKeys:
-        """Return per side the keys that are no plain columns."""
         return tuple(keys_to_compute([pair[side] for pair in self.keys]) for side in (0, 1))
 
-    def takes_upserts(self, input: int) -> bool:  # noqa: A002, ARG002 - the word the plan uses
-        """Return true for both sides: a join keeps its rows by primary key itself."""
+    @override
+    def takes_upserts(self, input: int) -> bool:
+        # A join keeps its rows by primary key itself.
         return True
 
+    @override
     def with_keys_computed(self) -> Self:
-        """Return the join of the columns that hold the keys."""
         return replace(self, keys=pairs_computed(self.keys))
 
     def sides(self, inputs: Sequence[InputRows], keyed: Callable[[InputRows, tuple[str, ...]], Relation]) -> list[Relation]:

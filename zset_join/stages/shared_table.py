@@ -15,6 +15,7 @@ from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
+from typing_extensions import override
 
 from zset_join.core.relation import Relation
 from zset_join.core.shown_values import counted, shown_buckets
@@ -38,25 +39,27 @@ class SharedTableStage(Stage):
     readers: tuple[Stage, ...]  # all temporal, or all by processing time, with equal right sides
 
     @property
+    @override
     def kind(self) -> str:
         return "shared_table"
 
     @cached_property
+    @override
     def inputs(self) -> tuple[StageInput, ...]:
-        """Return the table, then the left rows of every reader."""
         return (self.readers[0].inputs[1], *(reader.inputs[0] for reader in self.readers))
 
     @property
+    @override
     def output(self) -> Relation:
-        """Return the table; it emits nothing itself."""
         return self.inputs[0].relation
 
     @property
+    @override
     def output_key(self) -> OutputKey:
-        """Return an unknown key: it has no answer."""
         return OutputKey()
 
     @property
+    @override
     def state_tables(self) -> Mapping[str, TableKey]:
         right = self.readers[0].inputs[1]
         tables = {"right": TableKey(columns=right.key, of_input=0)}
@@ -68,14 +71,16 @@ class SharedTableStage(Stage):
         return tables
 
     @property
+    @override
     def waits_for_time(self) -> bool:
         return True
 
     @property
+    @override
     def waits_for_clock(self) -> bool:
-        """Return whether a reader does."""
         return any(reader.waits_for_clock for reader in self.readers)
 
+    @override
     def build(self, options: StageOptions, directory: str | None) -> SharedTable:
         if isinstance(self.readers[0], TemporalJoinStage):
             return self._of_versions(options, directory)
@@ -116,14 +121,16 @@ class SharedTableStage(Stage):
         return {} if own == names else dict(zip(own, names, strict=True))
 
     @property
+    @override
     def max_watermark_jump(self) -> int | None:
-        """Return the common value of all readers."""
         return self.readers[0].max_watermark_jump
 
+    @override
     def explain(self, buckets: int | None) -> list[str]:
         where = shown_buckets(buckets, "key")
         return [f'Table "{self.output.name}", one copy {where}', f"  looked up in by {counted(len(self.readers), 'join')}"]
 
+    @override
     def to_json(self) -> dict[str, Any]:
         return {"kind": self.kind, "readers": [reader.to_json() for reader in self.readers]}
 

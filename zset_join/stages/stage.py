@@ -75,11 +75,9 @@ class Reduction(Protocol):
     @property
     def relation(self) -> Relation:
         """Return the output; the key columns are among its columns, under the same names."""
-        ...
 
     def reduce(self, delta: ZSet) -> ZSet:
         """Return a delta, reduced. Deltas that are reduced apart and added up give the same answer."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,27 +180,22 @@ class Stage(Protocol):
     @property
     def kind(self) -> str:
         """Return the registered name: for JSON, messages, and the batch query that verifies it."""
-        ...
 
     @property
     def inputs(self) -> tuple[StageInput, ...]:
         """Return its inputs, one or more."""
-        ...
 
     @property
     def output(self) -> Relation:
         """Return its answer."""
-        ...
 
     @property
     def output_key(self) -> OutputKey:
         """Return the properties of the rows of the answer."""
-        ...
 
     @property
     def state_tables(self) -> Mapping[str, TableKey]:
         """Return, per table of a snapshot, the rule for the bucket of its rows."""
-        ...
 
     @property
     def comparisons(self) -> tuple[Comparison, ...]:
@@ -365,11 +358,9 @@ class Stage(Protocol):
 
     def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
         """Return the operator of one bucket, over mapped files in a directory, or in memory when given None."""
-        ...
 
     def explain(self, buckets: int | None) -> list[str]:
         """Return a description of the stage and its state: a title, then indented facts."""
-        ...
 
     def to_json(self) -> dict[str, Any]:
         """Return everything about it, JSON-ready, with its `kind`."""
@@ -382,62 +373,50 @@ class EquiJoin(Stage, Protocol):
     @property
     def left(self) -> Relation:
         """Return the rows of one input."""
-        ...
 
     @property
     def right(self) -> Relation:
         """Return the rows of the other one."""
-        ...
 
     @property
     def relations(self) -> tuple[Relation, Relation]:
         """Return the rows of both, left first."""
-        ...
 
     @property
     def how(self) -> str:
         """Return which rows are in the answer."""
-        ...
 
     @property
     def using(self) -> bool:
         """Return whether the columns of the key are shown once."""
-        ...
 
     @property
     def key_pairs(self) -> tuple[tuple[str, str], ...]:
         """Return the pairs of columns that are compared."""
-        ...
 
     @property
     def key_types(self) -> tuple[pa.DataType, ...]:
         """Return the types in which they are compared."""
-        ...
 
     @property
     def flags(self) -> tuple[bool, ...]:
         """Return, per key column, True for `<=>`."""
-        ...
 
     @property
     def residual(self) -> Any:
         """Return the residual condition of a pair, or None."""
-        ...
 
     @property
     def is_append_only(self) -> bool:
         """Return whether rows are only ever added, on both sides."""
-        ...
 
     @property
     def hidden(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return, per input, the columns that the answer does not show."""
-        ...
 
     @property
     def shape(self) -> JoinShape:
         """Return the shape without hidden columns."""
-        ...
 
 
 def compared_keys(inputs: Sequence[StageInput], use: str) -> tuple[Comparison, ...]:

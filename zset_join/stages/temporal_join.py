@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+from typing_extensions import override
+
 from zset_join.core.errors import PlanError
 from zset_join.core.relation import Relation
 from zset_join.core.shown_values import shown_buckets
@@ -56,22 +58,27 @@ class TemporalJoinStage(TimedJoinStage):
     index: str | None = None  # the declared index of the versions that is looked up in
 
     @property
+    @override
     def kind(self) -> str:
         return "temporal_join"
 
     @cached_property
+    @override
     def shape(self) -> VersionJoinShape:
         return temporal_shape(self.left, self.right, self.options)
 
     @cached_property
+    @override
     def output(self) -> Relation:
         return temporal_relation(self.shape)
 
     @property
+    @override
     def state_tables(self) -> Mapping[str, TableKey]:
         left = {} if self.options.emit == "once" else {"left": TableKey(columns=self.inputs[0].key, of_input=0)}
         return {**left, "right": TableKey(columns=self.inputs[1].key, of_input=1)}
 
+    @override
     def table_use(self, origins: Mapping[str, str]) -> TableUse:
         options, deletes = self.options, self.options.delete_column
         return TableUse(
@@ -87,22 +94,19 @@ class TemporalJoinStage(TimedJoinStage):
         )
 
     @property
+    @override
     def lasting(self) -> dict[str, Any]:
-        """Return its description without the name of its index."""
         return {**self.to_json(), "index": None}
 
+    @override
     def needs(self, shown: Collection[str]) -> tuple[frozenset[str] | None, ...]:
-        """Return keys, times, the rest of ON and what shows.
-
-        Of left rows that change all is returned, since a change of any column arrives at its own time; of those that are listed
-        when they are late as well, since the list shows whole rows. So of versions that are a changelog.
-        """
         deletes = () if self.options.delete_column is None else (self.options.delete_column,)
         versions = (str(self.right.event_time), *self.right.primary_key, *self.right.sequence_by, *deletes)
         left, right = self.read_of_sides(shown, ((str(self.left.event_time),), versions))
         is_left_whole = self.left.mode != "append" or self.shape.late == "side_output"
         return None if is_left_whole else left, None if self.right.mode == "changelog" else right
 
+    @override
     def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
         return self.made(options, directory)
 
@@ -127,6 +131,7 @@ class TemporalJoinStage(TimedJoinStage):
         )
 
     @property
+    @override
     def max_watermark_jump(self) -> int | None:
         return self.options.max_watermark_jump
 
@@ -147,6 +152,7 @@ class TemporalJoinStage(TimedJoinStage):
     def title(self) -> str:
         return f"Temporal join {self.options.how} on {self.condition}, as of {self.left.event_time}"
 
+    @override
     def explain(self, buckets: int | None) -> list[str]:
         left, right, options = self.left.name, self.right.name, self.options
         emitted = {
@@ -207,9 +213,11 @@ class TemporalRequest(NamedColumnsRequest):
     names: tuple[str, str] = ("left", "right")
     index: str | None = None
 
-    def takes_upserts(self, input: int) -> bool:  # noqa: A002 - as the protocol has it
+    @override
+    def takes_upserts(self, input: int) -> bool:
         return input == 1
 
+    @override
     def stage(self, inputs: Sequence[InputRows]) -> TemporalJoinStage:
         left = _at(inputs[0].relation, self.as_of)
         left = replace(left, name=self.names[0], join_key=tuple(pair[0] for pair in self.keys))

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import pyarrow.types as pt
+from typing_extensions import override
 
 from zset_join.core.relation import Relation
 from zset_join.core.shown_values import shown_buckets
@@ -60,8 +61,9 @@ class TimedJoinStage(Stage):
         """Return which rows meet, and when."""
 
     @cached_property
+    @override
     def inputs(self) -> tuple[StageInput, ...]:
-        """Return both inputs, bucketed by key; a NULL in it matches nothing."""
+        # A NULL in it matches nothing.
         return tuple(
             StageInput(
                 relation=relation,
@@ -86,14 +88,15 @@ class TimedJoinStage(Stage):
         return sides_read((self.left.schema, self.right.schema), keys, sources, shown)
 
     @property
+    @override
     def comparisons(self) -> tuple[Comparison, ...]:
         left, right = self.inputs[0].relation, self.inputs[1].relation
         keys = compared_keys(self.inputs, "a key of a join")
         return (*keys, *compared_in_condition(left, right, self.options.residual))
 
     @property
+    @override
     def output_key(self) -> OutputKey:
-        """Return the key of the output and the columns that show it: the left key is in every row."""
         shape = self.shape
         shown = dict(zip(shape.sources, shape.schema.names, strict=True))
         left = tuple(shown[("left", pair[0])] for pair in shape.key)
@@ -105,10 +108,12 @@ class TimedJoinStage(Stage):
         )
 
     @property
+    @override
     def answers_distinct_rows(self) -> bool:
-        """Return False: equal left rows are answered one by one."""
+        # Equal left rows are answered one by one.
         return False
 
+    @override
     def never_null(self, inputs: Sequence[frozenset[str]]) -> frozenset[str]:
         shape = self.shape
         full = {"left": set(inputs[0]), "right": set(inputs[1]) if shape.how == "inner" else set()}
@@ -119,14 +124,17 @@ class TimedJoinStage(Stage):
         return frozenset(name for (side, column), name in shown if column in full[side])
 
     @property
+    @override
     def waits_for_time(self) -> bool:
         return True
 
     @property
+    @override
     def joined(self) -> Joined:
         return Joined(left=self.left, right=self.right, how=self.options.how, using=self.options.using)
 
     @property
+    @override
     def chooses_by_key(self) -> bool:
         return True
 
@@ -150,32 +158,35 @@ class AsOfJoinStage(TimedJoinStage):
     options: AsOfOptions
 
     @property
+    @override
     def kind(self) -> str:
         return "as_of_join"
 
     @cached_property
+    @override
     def shape(self) -> VersionJoinShape:
         return as_of_shape(self.left, self.right, self.options)
 
     @cached_property
+    @override
     def output(self) -> Relation:
         return as_of_relation(self.shape)
 
     @property
+    @override
     def state_tables(self) -> Mapping[str, TableKey]:
         return {
             "left": TableKey(columns=self.inputs[0].key, of_input=0),
             "right": TableKey(columns=self.inputs[1].key, of_input=1),
         }
 
+    @override
     def needs(self, shown: Collection[str]) -> tuple[frozenset[str] | None, ...]:
-        """Return keys, times, the rest of ON and what shows; all of a right side whose rows change and tie by arrival.
-
-        A row that changes only in columns that are not read arrives again with them and does not without them.
-        """
+        # All of a right side whose rows change and tie by arrival.
         left, right = self.read_of_sides(shown, ({self.options.left_time}, {self.options.right_time}))
         return left, right if self.options.tie == "smallest_key" or self.right.mode == "append" else None
 
+    @override
     def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
         refuse_hybrid(options.hot_budget, title=self.title, option="default_hash_join")
         return AsOfJoin(
@@ -192,6 +203,7 @@ class AsOfJoinStage(TimedJoinStage):
         nearest = f"nearest {options.left_time} {options.op} {options.right_time}"
         return f"As-of join {options.how} on {self.condition}, {nearest}{within}"
 
+    @override
     def explain(self, buckets: int | None) -> list[str]:
         where = shown_buckets(buckets, "join key")
         return [
@@ -207,6 +219,7 @@ class AsOfRequest(NamedColumnsRequest):
     options: AsOfOptions
     names: tuple[str, str] = ("left", "right")
 
+    @override
     def stage(self, inputs: Sequence[InputRows]) -> AsOfJoinStage:
         left, right = (
             replace(rows.relation, name=self.names[side], join_key=tuple(pair[side] for pair in self.keys))

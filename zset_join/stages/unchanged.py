@@ -18,6 +18,7 @@ from typing import Literal
 
 import pyarrow as pa
 import pyarrow.types as pt
+from typing_extensions import override
 
 from zset_join.core.key_types import storage_type
 from zset_join.core.relation import Relation
@@ -39,57 +40,68 @@ class UnchangedStage(Stage):
     counts: bool = False  # keep every row with its copies, and refuse a retraction of an absent one
 
     @property
+    @override
     def kind(self) -> str:
         return "unchanged"
 
     @cached_property
+    @override
     def inputs(self) -> tuple[StageInput, ...]:
-        """Return the one input, bucketed by its columns; those that cannot be hashed are omitted."""
+        # Those that cannot be hashed are omitted.
         plain = [field for field in self.source.schema if not _is_nested(field.type)]
         types = tuple(storage_type(field.type) for field in plain)
         return (StageInput(relation=self.source, key=tuple(field.name for field in plain), key_types=types),)
 
     @property
+    @override
     def output(self) -> Relation:
         return replace(self.source, join_key=(), sequence_by=())
 
     @property
+    @override
     def output_key(self) -> OutputKey:
-        """Return the primary key, where the input has one; its bucket is that of the whole row."""
+        # Its bucket is that of the whole row.
         return OutputKey(columns=self.source.primary_key)
 
+    @override
     def never_null(self, inputs: Sequence[frozenset[str]]) -> frozenset[str]:
         return inputs[0]
 
     @property
+    @override
     def state_tables(self) -> Mapping[str, TableKey]:
-        """Return the copies by row, or one table without rows, which carries the number of the last epoch."""
         return {"groups": TableKey(columns=self.inputs[0].key)} if self.counts else {"stateless": TableKey()}
 
     @property
+    @override
     def follows_from_rows(self) -> bool:
         return True
 
     @property
+    @override
     def lists_input(self) -> bool:
         return self.counts
 
     @property
+    @override
     def cold_state(self) -> Literal["groups"] | None:
         return "groups" if self.counts else None
 
+    @override
     def passes(self, columns: frozenset[str]) -> frozenset[str]:
         return columns
 
+    @override
     def needs(self, shown: Collection[str]) -> tuple[frozenset[str] | None, ...]:
-        """Return what shows."""
         return (frozenset(shown),)
 
+    @override
     def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
         if self.counts:
             return Counted(self.source, options=options.of_operator(directory, budget=options.table_budget))
         return Unchanged(self.source, on_bad_input=options.on_bad_input, chunk_rows=options.chunk_rows, directory=directory)
 
+    @override
     def explain(self, buckets: int | None) -> list[str]:
         counted = f"every distinct row with its copies; {shown_buckets(buckets, 'row')}"
         return [f'Rows of "{self.source.name}"', f"  remembers: {counted if self.counts else 'nothing'}"]
@@ -105,6 +117,7 @@ class UnchangedRequest(StageRequest):
 
     counts: bool = False
 
+    @override
     def stage(self, inputs: Sequence[InputRows]) -> UnchangedStage:
         source = shown_only(replace(inputs[0].relation, join_key=()), inputs[0].hidden)
         return UnchangedStage(source=source, counts=self.counts)
@@ -119,57 +132,68 @@ class RouteStage(Stage):
     source: Relation
 
     @property
+    @override
     def kind(self) -> str:
         return "route"
 
     @cached_property
+    @override
     def inputs(self) -> tuple[StageInput, ...]:
-        """Return the one input, bucketed by primary key, in its own types: a key never meets one of another relation."""
+        # A key never meets one of another relation.
         key = self.source.primary_key
         types = tuple(storage_type(self.source.schema.field(name).type) for name in key)
         return (StageInput(relation=self.source, key=key, key_types=types),)
 
     @property
+    @override
     def output(self) -> Relation:
-        """Return the output: at most one change per primary key and epoch, already in order."""
+        # At most one change per primary key and epoch, already in order.
         return replace(self.source, sequence_by=())
 
     @property
+    @override
     def output_key(self) -> OutputKey:
-        """Return no key: the output goes to other buckets."""
+        # The output goes to other buckets.
         return OutputKey()
 
+    @override
     def never_null(self, inputs: Sequence[frozenset[str]]) -> frozenset[str]:
-        """Return the columns of the primary key, in which NULL is rejected, and other columns without NULL."""
         return inputs[0] | set(self.source.primary_key)
 
     @property
+    @override
     def state_tables(self) -> Mapping[str, TableKey]:
         return {"route": TableKey(columns=self.source.primary_key)}
 
     @property
+    @override
     def follows_from_rows(self) -> bool:
         return True
 
     @property
+    @override
     def forwards(self) -> bool:
         return True
 
     @property
+    @override
     def cold_state(self) -> Literal["routes"]:
         return "routes"
 
+    @override
     def passes(self, columns: frozenset[str]) -> frozenset[str]:
         return columns
 
+    @override
     def needs(self, shown: Collection[str]) -> tuple[frozenset[str] | None, ...]:
-        """Return the visible columns and the key."""
         return (frozenset((*shown, *self.source.join_key)),)
 
+    @override
     def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
         return Route(self.source, options=options.of_operator(directory, budget=options.hot_budget))
 
-    def explain(self, buckets: int | None) -> list[str]:  # noqa: ARG002 - the stage behind it prints them
+    @override
+    def explain(self, buckets: int | None) -> list[str]:
         key = self.source.primary_key
         moving = " or ".join(name for name in self.source.join_key if name not in key)
         kept = ", ".join(self.source.join_key + self.source.sequence_by)
@@ -186,9 +210,11 @@ class RouteRequest(StageRequest):
 
     key: tuple[str, ...]
 
-    def takes_upserts(self, input: int) -> bool:  # noqa: A002, ARG002 - the word the plan uses
+    @override
+    def takes_upserts(self, input: int) -> bool:
         return True
 
+    @override
     def stage(self, inputs: Sequence[InputRows]) -> RouteStage:
         return RouteStage(source=replace(inputs[0].relation, join_key=self.key))
 

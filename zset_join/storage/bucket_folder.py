@@ -73,7 +73,6 @@ _used_by: list[int] = []
 
 
 def open_bucket(uri: str, location: str, *, option: str) -> BucketFolder:
-    """Return the folder at a URI of an object store."""
     base, _, query = uri.partition("?")
     config = _settings(dict(parse_qsl(query)))
     seconds = _retry_seconds(config.pop("retry_seconds", None), location, option)

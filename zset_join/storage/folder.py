@@ -45,15 +45,12 @@ class FolderFile(Protocol):
 
     def write(self, data: Any) -> int:
         """Append bytes; returns how many."""
-        ...
 
     def close(self, *, durable: bool) -> None:
         """Complete the file; it is on the disk when this returns, if it is to be durable."""
-        ...
 
     def discard(self) -> None:
         """Give up: the file is removed as far as there is one."""
-        ...
 
 
 class Folder(Protocol):
@@ -67,51 +64,39 @@ class Folder(Protocol):
 
     def uri(self, name: str) -> str:
         """Return a path or URI by which other systems, such as Spark, can open the file: an absolute path or a URI."""
-        ...
 
     def create(self, name: str) -> FolderFile:
         """Begin a new file under a name nobody has."""
-        ...
 
     def put(self, name: str, data: bytes) -> None:
         """Make or replace a file."""
-        ...
 
     def put_new(self, name: str, data: bytes) -> None:
         """Make a file, on the disk when this returns."""
-        ...
 
     def read(self, name: str) -> pa.Buffer | None:
         """Return all bytes of a file; None when there is none."""
-        ...
 
     def view(self, name: str) -> pa.Buffer | None:
         """Return all bytes of a file, mapped where that is possible; None when there is none."""
-        ...
 
     def size(self, name: str) -> int | None:
         """Return the bytes of a file; None when there is none."""
-        ...
 
     def names(self, under: str) -> Iterator[str]:
         """Yield the names of all files below a folder inside this one, in no order; none when it is absent."""
-        ...
 
     def move(self, name: str, target: str) -> None:
         """Give a file another name inside this folder; in one step where the file system can."""
-        ...
 
     def remove(self, name: str) -> None:
         """Remove a file; one that is gone already is no error."""
-        ...
 
     def remove_unfinished(self, *folders: str) -> None:
         """Remove unfinished files of dead writers in folders inside this one ("" for this one itself)."""
-        ...
 
     def sync_names(self, under: str) -> None:
         """Put the names that can be seen in a folder on the disk, of any writer."""
-        ...
 
 
 def open_folder(location: str | Path, *, option: str = "checkpointLocation") -> Folder:

@@ -128,12 +128,10 @@ _STATED: Mapping[EpochOutcome, str] = {
 
 
 def no_epoch() -> EpochOutcome:
-    """Return the outcome of what is not about an epoch."""
     return "none"
 
 
 def nothing_committed() -> EpochOutcome:
-    """Return the outcome where no epoch has begun."""
     return "open"
 
 

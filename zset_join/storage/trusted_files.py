@@ -71,7 +71,6 @@ class UnknownFormatError(ValueError):
 
 
 def seal(body: Any, *, version: int, name: str) -> bytes:
-    """Return the bytes of a file."""
     return seal_text(json_text(body).encode(), version=version, name=name)
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+from typing_extensions import override
 
 from zset_join.lookup.source import LookupClient, Opening
 
@@ -158,21 +159,25 @@ class _ScriptedClient(LookupClient):
         self._source = source
         self._opening = opening
 
+    @override
     def lookup(self, keys: pa.Table) -> pa.Table:
         requested = self._begin(keys)
         self._source.clock.sleep(self._source.seconds_for(requested))
         return self._found(requested)
 
+    @override
     async def lookup_async(self, keys: pa.Table) -> pa.Table:
         requested = self._begin(keys)
         await asyncio.sleep(self._source.seconds_for(requested))
         return self._found(requested)
 
+    @override
     def load(self) -> pa.Table:
         self._source.calls.append(LookupCall(self._source.clock.now_us() / 1_000_000, ()))
         self._fail()
         return pa.Table.from_pylist([dict(row) for row in self._source.rows_now()], schema=self._source.schema)
 
+    @override
     def close(self) -> None:
         self._source.closed += 1
 

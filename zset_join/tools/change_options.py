@@ -44,7 +44,6 @@ def add_column_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_change_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options for outputs."""
     parser.add_argument(
         "--new-table",
         action="append",
@@ -57,7 +56,6 @@ def add_change_options(parser: argparse.ArgumentParser) -> None:
 
 
 def change_terms(options: argparse.Namespace) -> ChangeTerms:
-    """Return the values of the options for columns."""
     from zset_join.evolution.changed_columns import ChangeTerms, ColumnWords
 
     words = ColumnWords(renamed=_by_source("--rename", options.rename), defaults=_by_source("--default", options.default))

@@ -267,13 +267,11 @@ def pending_records(letters: pa.Table) -> pa.Table:
 
 
 def records_of(letters: pa.Table, stream: str) -> pa.Table:
-    """Return the original records of one stream."""
     of_stream = letters.filter(pc.equal(letters["stream"], stream))
     return of_stream.select(["key", "value", "topic", "partition", "offset"])
 
 
 def places_of(letters: pa.Table) -> list[list[Any]]:
-    """Return file and number of letters."""
     return [list(one) for one in zip(letters["file"].to_pylist(), letters["number"].to_pylist(), strict=True)]
 
 

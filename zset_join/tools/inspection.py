@@ -135,7 +135,6 @@ class _ShowsGroups(Protocol):
 
     def held(self) -> Iterator[ZSet]:
         """Yield them."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,12 +152,10 @@ class _Shown:
     is_grouped: bool
 
     def build(self, directory: str | None) -> DurableOperator:
-        """Make the operator of a bucket."""
         return self.stage.build(self.options, directory)
 
 
 def _shown(name: str, stage: Stage) -> _Shown:
-    """Return the description of a stage."""
     # Nothing is refused and nothing expires here: what was committed is shown as it is.
     options = StageOptions(on_bad_input="quarantine", tombstone_retention_seconds=_LONG_SECONDS)
     operator = stage.build(options, None)
@@ -221,7 +218,6 @@ def _fill_cold(filling: duckdb.DuckDBPyConnection, home: Path) -> None:
 
 
 def _fill(filling: duckdb.DuckDBPyConnection, committed: CommittedState, stage: _Shown, mapped: str) -> None:
-    """Make the views of one stage."""
     operator = stage.build(None)
     empty = {name: table.slice(0, 0) for name, table in _state_of(operator).items()}
     relations = [operator.inputs[0 if side is None or stage.stage.forwards else side] for _, side in stage.tables.values()]

@@ -79,7 +79,6 @@ def measured(checkpoint: str | Path) -> Measured:
 
 
 def measured_record(query_id: str, buckets: int, record: CommitRecord | None) -> Measured:
-    """Return the numbers of an epoch."""
     values: dict[str, list[tuple[Mapping[str, str], float]]] = {"zset_join_buckets": [({}, buckets)]}
     if record is not None:
         for name, labels, value in _of_record(record):

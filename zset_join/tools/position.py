@@ -153,7 +153,6 @@ def _forked(first: int) -> str:
 
 
 def _looked_at(output: str) -> list[_Found]:
-    """Return the views of one output."""
     if output.startswith(_POSTGRES):
         return _postgres(output)
     if output.startswith(_KAFKA):

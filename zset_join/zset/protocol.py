@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
+from typing_extensions import override
 
 from zset_join.core.epochs import Tick
 from zset_join.core.relation import Relation
@@ -74,27 +75,21 @@ class Operator(Protocol):
 
     def answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
         """Yield the change of the output in bounded chunks; retractions come before insertions."""
-        ...
 
     def absorb(self, tick: Tick, deltas: Sequence[ZSet]) -> None:
         """Absorb the deltas of one epoch into the state; never those of an epoch whose `answer` raised."""
-        ...
 
     def rejections(self, tick: Tick, deltas: Sequence[ZSet]) -> pa.Table:
         """Return the input rows that break their relation's contract: `input`, `row`, `weight`, `code`, `reason`."""
-        ...
 
     def resident_bytes(self) -> int:
         """Return the bytes of state held in memory."""
-        ...
 
     def snapshot(self) -> Mapping[str, pa.Table]:
         """Return the live rows, one table per kind of state; indexes are not part of it."""
-        ...
 
     def restore(self, tables: Mapping[str, pa.Table]) -> None:
         """Replace the state by a snapshot."""
-        ...
 
 
 @runtime_checkable
@@ -103,7 +98,6 @@ class TimedOperator(Protocol):
 
     def next_due(self) -> NextDue:
         """Return when the operator must next run, by the state of the last absorbed epoch. Cost: O(1)."""
-        ...
 
 
 @runtime_checkable
@@ -115,7 +109,6 @@ class CorrectingOperator(Protocol):
 
         It is known once that answer has been read.
         """
-        ...
 
 
 @runtime_checkable
@@ -124,7 +117,6 @@ class UnorderedOperator(Protocol):
 
     def rows_readers(self) -> Mapping[str, pa.RecordBatchReader]:
         """Return readers of the tables of `snapshot`, their rows in any order, until the state changes."""
-        ...
 
 
 @runtime_checkable
@@ -137,7 +129,6 @@ class ListingOperator(Protocol):
         Raises:
             StateError: a part of the state is not in memory.
         """
-        ...
 
 
 @runtime_checkable
@@ -147,11 +138,9 @@ class AnswerListingOperator(Protocol):
     @property
     def lists_answer(self) -> bool:
         """Return whether its state suffices for that now."""
-        ...
 
     def listed(self, columns: Collection[str] | None = None) -> Iterator[ZSet]:
         """Yield the sum of its answers so far in bounded chunks, from the state, with some of its columns or all."""
-        ...
 
 
 @runtime_checkable
@@ -160,7 +149,6 @@ class FillingOperator(ListingOperator, Protocol):
 
     def fill(self, tick: Tick, chunks: Iterable[ZSet]) -> int:
         """Fold in one epoch that arrives in chunks, each of which only inserts; return its rows."""
-        ...
 
 
 def corrections_of(operator: Any) -> int | None:
@@ -181,31 +169,25 @@ class DurableOperator(Operator, Protocol):
     @property
     def absorbed_epoch(self) -> int:
         """Return the last epoch folded in; -1 when fresh."""
-        ...
 
     def statistics(self) -> dict[str, int]:
         """Return counts for users."""
-        ...
 
     def is_current(self) -> bool:
         """Return whether the mapped files are still those of the directory, and whole."""
-        ...
 
     def working_bytes(self) -> int:
         """Return the bytes of the working arrays."""
-        ...
 
     def snapshot_readers(self) -> Mapping[str, pa.RecordBatchReader]:
         """Return readers of the tables of `snapshot`, batch by batch, until the state changes."""
-        ...
 
+    @override
     def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:
         """Replace the state by a snapshot, or by what reads one."""
-        ...
 
     def close(self) -> None:
         """Release the files."""
-        ...
 
 
 def due_of(operator: Any) -> NextDue:

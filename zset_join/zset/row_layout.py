@@ -165,7 +165,6 @@ class RowLayout:
         return int(self._table[self.schema.get_field_index(column), c.OFFSET])
 
     def visible_columns(self) -> ColumnTable:
-        """Return the column table of the columns of the schema."""
         return ColumnTable(self._table[: self.visible])
 
     def columns_besides(self, names: Sequence[str]) -> ColumnTable:
@@ -394,7 +393,6 @@ class BatchMessage:
         self.buffers = self._vector(buffers, _word32(head, buffers))
 
     def _vector(self, at: int, count: int) -> npt.NDArray[np.int64]:
-        """Return the pairs of numbers of a vector."""
         begin = (at + 4) // 8
         return self.words[begin : begin + 2 * count]
 
@@ -412,12 +410,10 @@ def _word32(head: bytearray, at: int) -> int:
 
 
 def _reference(head: bytearray, at: int) -> int:
-    """Return where a reference points to."""
     return at + _word32(head, at)
 
 
 def _field(head: bytearray, table: int, number: int) -> int:
-    """Return the place of a field of a table."""
     description = table - int.from_bytes(head[table : table + 4], "little", signed=True)
     at = description + 4 + 2 * number
     return table + int.from_bytes(head[at : at + 2], "little")

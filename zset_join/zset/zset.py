@@ -182,7 +182,6 @@ class ZSet:
 
     @classmethod
     def empty(cls, schema: pa.Schema) -> ZSet:
-        """Return the Z-set with no rows."""
         return cls(pa.RecordBatch.from_pylist([], schema=schema), np.zeros(0, np.int64))
 
     @classmethod
@@ -354,7 +353,6 @@ class ZSet:
 
 
 def _named(row: Mapping[str, Any] | Sequence[Any], schema: pa.Schema) -> Mapping[str, Any]:
-    """Return a row by column names."""
     if isinstance(row, Mapping):
         unknown = [name for name in row if name not in schema.names]
         if not unknown:

@@ -160,7 +160,6 @@ class Dialect(SpellingWords):
         return value
 
     def literal(self, text: str) -> str:
-        """Return a text as a literal."""
         return "'" + text.replace("'", "''") + "'"
 
     def listing(self, texts: Sequence[str]) -> str:
@@ -263,7 +262,6 @@ class Spelling:
         return f"CASE WHEN {self.coding} NOT LIKE '{_DECIMAL}:%' OR {self.coding} IS NULL OR {is_number} THEN {self.text} END"
 
     def value(self, plain: str) -> str:
-        """Return the expression for the value."""
         kind = self.field.type
         if pt.is_timestamp(kind):
             return self._instant(plain)

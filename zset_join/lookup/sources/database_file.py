@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 from urllib.parse import quote
 
 import pyarrow as pa
+from typing_extensions import override
 
 from zset_join.core.errors import LookupFailedError
 from zset_join.core.extras import needed_for
@@ -33,8 +34,8 @@ def _quoted(name: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _FileSource(WrittenSource):
-    """Describe a table in a file."""
+class _TableInFile:
+    kind_shown: ClassVar[str] = ""
 
     name: str
     schema: pa.Schema
@@ -50,11 +51,6 @@ class _FileSource(WrittenSource):
         """Return table and file."""
         return f"{self.kind_shown} table {self.table} in {self.path}"
 
-    @property
-    def kind_shown(self) -> str:
-        """Return the kind of file for messages."""
-        raise NotImplementedError
-
     def refused(self, error: Exception) -> LookupFailedError:
         """Return the error of a file that cannot be read."""
         return LookupFailedError(
@@ -67,7 +63,7 @@ class _FileSource(WrittenSource):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DuckDBFileSource(_FileSource):
+class DuckDBFileSource(_TableInFile, WrittenSource):
     """Describe a table in a DuckDB file.
 
     Args:
@@ -78,18 +74,14 @@ class DuckDBFileSource(_FileSource):
     """
 
     kind: ClassVar[str] = "duckdb_file"
-
-    @property
-    def kind_shown(self) -> str:
-        """Return "DuckDB"."""
-        return "DuckDB"
+    kind_shown: ClassVar[str] = "DuckDB"
 
     def open(self, opening: Opening) -> LookupClient:
         return _DuckDBClient(self, opening)
 
 
 @dataclass(frozen=True, kw_only=True)
-class SQLiteFileSource(_FileSource):
+class SQLiteFileSource(_TableInFile, WrittenSource):
     """Describe a table in a SQLite file.
 
     Args:
@@ -100,11 +92,7 @@ class SQLiteFileSource(_FileSource):
     """
 
     kind: ClassVar[str] = "sqlite_file"
-
-    @property
-    def kind_shown(self) -> str:
-        """Return "SQLite"."""
-        return "SQLite"
+    kind_shown: ClassVar[str] = "SQLite"
 
     def open(self, opening: Opening) -> LookupClient:
         return _SQLiteClient(self, opening)
@@ -131,9 +119,11 @@ class _DuckDBClient(LookupClient):
             self._connection.execute("SET threads = 1")
         return self._connection
 
+    @override
     def lookup(self, keys: pa.Table) -> pa.Table:
         return self._queried(self._statement, keys)
 
+    @override
     def load(self) -> pa.Table:
         self.close()  # so that what another process has written meanwhile is seen
         return self._queried(f"SELECT {self._columns} FROM {self._from}", None)  # noqa: S608 - names are quoted
@@ -149,6 +139,7 @@ class _DuckDBClient(LookupClient):
         except self._duckdb.Error as error:
             raise self._source.refused(error) from error
 
+    @override
     def close(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
@@ -169,6 +160,7 @@ class _SQLiteClient(LookupClient):
             self._connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True, check_same_thread=False)
         return self._connection
 
+    @override
     def lookup(self, keys: pa.Table) -> pa.Table:
         names = self._opening.key
         requested = list(zip(*(keys.column(name).to_pylist() for name in names), strict=True))
@@ -184,6 +176,7 @@ class _SQLiteClient(LookupClient):
             rows += self._fetched(text, [value for key in part for value in key])
         return table_of(self._wanted, rows, source=self._source.name)
 
+    @override
     def load(self) -> pa.Table:
         rows = self._fetched(f"SELECT {self._columns} FROM {_quoted(self._source.table)} AS t", [])  # noqa: S608 - names are quoted
         return table_of(self._wanted, rows, source=self._source.name)
@@ -198,6 +191,7 @@ class _SQLiteClient(LookupClient):
         except sqlite3.Error as error:
             raise self._source.refused(error) from error
 
+    @override
     def close(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import pyarrow as pa
+from typing_extensions import override
 
 from zset_join.core.errors import PlanError
 from zset_join.lookup.source import LookupClient, Opening
@@ -110,6 +111,7 @@ class _WrittenFunction:
 class _AsyncWrittenFunction(_WrittenFunction):
     """As above, of an `async def`."""
 
+    @override
     async def __call__(self, keys: pa.Table) -> Any:
         return await self._function()(keys)
 
@@ -121,8 +123,10 @@ class _FunctionClient(LookupClient):
     def __init__(self, function: Callable[[pa.Table], Any]) -> None:
         self._function = function
 
+    @override
     def lookup(self, keys: pa.Table) -> pa.Table:
         return self._function(keys)
 
+    @override
     async def lookup_async(self, keys: pa.Table) -> pa.Table:
         return await cast("Awaitable[pa.Table]", self._function(keys))

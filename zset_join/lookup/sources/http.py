@@ -40,6 +40,7 @@ from typing import Any, ClassVar
 from urllib.parse import quote, unquote
 
 import pyarrow as pa
+from typing_extensions import override
 
 from zset_join.core.errors import LookupFailedError, OptionError
 from zset_join.core.extras import needed_for
@@ -234,11 +235,13 @@ class _HttpClient(LookupClient):
         timeout = self._httpx.Timeout(None, connect=self._source.timeout_seconds / 2)
         return {"headers": headers, "timeout": timeout, "limits": limits, "follow_redirects": False}
 
+    @override
     def lookup(self, keys: pa.Table) -> pa.Table:
         if self._loop is None:
             self._loop = LoopThread(SystemClock())
         return self._loop.run(self._rows_of(keys, at_a_time=1))
 
+    @override
     async def lookup_async(self, keys: pa.Table) -> pa.Table:
         return await self._rows_of(keys, at_a_time=self._opening.max_connections)
 
@@ -278,11 +281,13 @@ class _HttpClient(LookupClient):
         except self._httpx.HTTPError as error:
             raise self._translated(error) from None
 
+    @override
     async def aclose(self) -> None:
         client, self._client = self._client, None
         if client is not None:
             await client.aclose()
 
+    @override
     def close(self) -> None:
         loop, self._loop = self._loop, None
         if loop is not None:

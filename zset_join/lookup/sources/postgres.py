@@ -39,6 +39,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
+from typing_extensions import override
 
 from zset_join.core.errors import LookupFailedError, OptionError
 from zset_join.core.extras import needed_for
@@ -256,6 +257,7 @@ class _PostgresClient(LookupClient):
         self._watchdog = _Watchdog(source.answer_seconds)
         self._places = asyncio.Semaphore(opening.max_connections)
 
+    @override
     def lookup(self, keys: pa.Table) -> pa.Table:
         self._watchdog.has_bitten = False
         try:
@@ -273,6 +275,7 @@ class _PostgresClient(LookupClient):
             raise (self._no_answer() if self._watchdog.has_bitten else self._translated(error)) from None
         return self._found(rows, as_columns=as_columns)
 
+    @override
     async def lookup_async(self, keys: pa.Table) -> pa.Table:
         bitten: list[bool] = []
         as_columns = self._by_columns
@@ -315,6 +318,7 @@ class _PostgresClient(LookupClient):
         register_binary_arrays(connection)
         return connection
 
+    @override
     def load(self) -> pa.Table:
         self._watchdog.has_bitten = False
         try:
@@ -328,11 +332,13 @@ class _PostgresClient(LookupClient):
             raise (self._no_answer() if self._watchdog.has_bitten else self._translated(error)) from None
         return table_of(self._wanted, rows, source=self._source.name)
 
+    @override
     async def aclose(self) -> None:
         idle, self._idle = self._idle, []
         for connection in idle:
             await connection.close()
 
+    @override
     def close(self) -> None:
         connection, self._connection = self._connection, None
         self._watchdog.close()

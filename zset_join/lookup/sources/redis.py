@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import pyarrow as pa
+from typing_extensions import override
 
 from zset_join.core.errors import LookupFailedError, OptionError
 from zset_join.core.extras import needed_for
@@ -142,6 +143,7 @@ class _RedisClient(LookupClient):
         """Return options that leave trying again to the fetch step, which counts and bounds it."""
         return {"retry": retry(self._redis.backoff.NoBackoff(), 0)}
 
+    @override
     def lookup(self, keys: pa.Table) -> pa.Table:
         requested = self._fetch(keys)
         try:
@@ -154,6 +156,7 @@ class _RedisClient(LookupClient):
             raise self._translated(error) from None
         return self._found(requested, answers)
 
+    @override
     async def lookup_async(self, keys: pa.Table) -> pa.Table:
         requested = self._fetch(keys)
         try:
@@ -173,11 +176,13 @@ class _RedisClient(LookupClient):
             raise self._translated(error) from None
         return self._found(requested, answers)
 
+    @override
     async def aclose(self) -> None:
         client, self._async = self._async, None
         if client is not None:
             await client.aclose()
 
+    @override
     def close(self) -> None:
         client, self._sync = self._sync, None
         if client is not None:

@@ -29,6 +29,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import pyarrow as pa
+from typing_extensions import override
 
 from zset_join.core.errors import OptionError, PlanError, ResourceError, StateError
 from zset_join.core.extras import needed_for
@@ -46,6 +47,7 @@ class _LoadedClient(LookupClient):
     def __init__(self, load: Callable[[], pa.Table]) -> None:
         self._load = load
 
+    @override
     def load(self) -> pa.Table:
         try:
             return self._load()
@@ -203,7 +205,6 @@ class EpochSource(Protocol):
 
     def of_epoch(self, folder: Folder | None, stage: str, epoch: int) -> LookupSource:
         """Return the rows of an epoch, as a source that can be loaded."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -58,7 +58,7 @@ class WrittenSource:
         secrets: the fields that are secrets, or None.
     """
 
-    kind: ClassVar[str]
+    kind: ClassVar[str] = ""
     secrets: ClassVar[tuple[str, ...]] = ()
 
     def to_json(self) -> dict[str, Any]:

@@ -73,7 +73,6 @@ class _Rows:
     has_steps: bool = False
 
     def behind(self, steps: tuple[RowStep, ...]) -> _Rows:
-        """Return the properties of them behind some row steps."""
         after = {name: renamed for name in self.names if (renamed := name_after(steps, name)) is not None}
         return replace(
             self,
@@ -127,7 +126,6 @@ def fuse_stages(plan: QueryPlan, *, hashed: Callable[[pa.DataType], str]) -> tup
 
 
 def _answer_of(node: StageNode, senders: Sequence[Sequence[_Rows]], hashed: Callable[[pa.DataType], str]) -> _Rows:
-    """Return the properties of the answer of a stage."""
     stage, key = node.stage, node.stage.output_key
     full = [_never_null_in(stage.inputs[side], of_side) for side, of_side in enumerate(senders)]
     is_value = [all(flags) for flags in zip(*(given.null_is_value for given in stage.inputs), strict=True)]

@@ -75,7 +75,6 @@ class KeyBuckets:
         return hashes
 
     def of(self, rows: pa.RecordBatch) -> _Words:
-        """Return the bucket of each row."""
         return (self.hashes(rows) * self._buckets) >> 32
 
 
@@ -154,7 +153,6 @@ class RowBuckets:
         self._by_identity = KeyBuckets(schema, names, [schema.field(name).type for name in names], buckets) if names else None
 
     def of(self, rows: pa.RecordBatch) -> _Buckets:
-        """Return the bucket of each row."""
         if self._by_key is None:
             return np.zeros(rows.num_rows, np.int64)
         buckets = self._by_key.of(rows)

@@ -239,7 +239,6 @@ class PipelineDirectory:
         positions: Mapping[str, Any],
         read: str | None = None,
     ) -> CommitRecord:
-        """Make an epoch count."""
         begun, seconds = time.perf_counter(), {**self.seconds_outside, **progress["seconds"]}
         receipts = epoch.receipts({number: fed for number, (_, fed) in answered.requested.items()})
         histories = histories_after(self.checkpoint.histories, receipts, {})

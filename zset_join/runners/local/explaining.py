@@ -44,6 +44,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
+from typing_extensions import override
 
 from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.checkpoint.log import read_log
@@ -113,7 +114,6 @@ def explain_row(
 
 
 def rows_with(values: Mapping[str, Any]) -> Wanted:
-    """Return what selects the rows with given values."""
     return lambda _, delta: rows_having(delta.rows, values).to_numpy(zero_copy_only=False)
 
 
@@ -179,6 +179,7 @@ class _PastWatermarks(Watermarks):
 
     held: KnownTimes | None = None
 
+    @override
     def after(self, deltas: Mapping[str, ZSet], processing_time_us: int | None) -> KnownTimes:
         return super().after(deltas, processing_time_us) if self.held is None else self.held
 
@@ -188,6 +189,7 @@ class _PastStates(MemoryStates):
 
     past = PastEpoch(-1, None)
 
+    @override
     def completed(self, number: int, operator: DurableOperator, tick: Tick, fed: list[ZSet]) -> list[ZSet]:
         fetched = self.past.fetched
         if fetched is None or not isinstance(self._plan.nodes[number].stage, EffectStage):
@@ -300,7 +302,6 @@ class LoggedStage:
     owner_input: Callable[[int], int] = _itself
 
     def passed_on(self, chunks: Iterable[ZSet]) -> ZSet:
-        """Return what the steps make of the rows of the stage."""
         rows = ZSet.concat(list(chunks), schema=self.stage.output.schema)
         for transform in self.transforms:
             rows = transform(rows) if len(rows) else ZSet.empty(self.output)

@@ -50,15 +50,12 @@ class StageStates(Protocol):
 
     def operator(self, number: int, tick: Tick) -> DurableOperator:
         """Return the operator of a stage."""
-        ...
 
     def next_due(self, number: int) -> NextDue:
         """Return when a stage must next run without input."""
-        ...
 
     def completed(self, number: int, operator: DurableOperator, tick: Tick, fed: list[ZSet]) -> list[ZSet]:
         """Return the deltas for the operator of a stage, external rows among them."""
-        ...
 
 
 class MemoryStates:

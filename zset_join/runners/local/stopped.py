@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from typing_extensions import override
 
 from zset_join.checkpoint.reading import (
     checkpoint_folder,
@@ -123,11 +124,13 @@ class _StoppedPipeline(Pipeline[Any]):
     new_tables: Collection[str] = ()
     undo_epochs: int | None = None
 
+    @override
     def _evolution(self, view: Query, terms: ChangeTerms, states: Mapping[int, DurableOperator]) -> Evolution:
         location = self.directory.location
         described, has_clock = stored_description(location) or {}, reads_start(checkpoint_folder(location))
         return evolution_to(view, self._start(states), described, terms, has_clock=has_clock)
 
+    @override
     def _changed_durably(
         self,
         directory: PipelineDirectory,

@@ -60,27 +60,21 @@ class WatchablePipeline(Protocol):
 
     def contents(self, name: str | None = None) -> ZSet:
         """Return the contents of a view."""
-        ...
 
     def verification(self, *, view: str | None = None) -> Callable[[], Any]:
         """Return the work of a verification."""
-        ...
 
     def row_question(self, row: Mapping[str, Any], *, view: str | None = None) -> Callable[[], Any]:
         """Return the work of explaining a row."""
-        ...
 
     def published_epoch(self) -> PublishedEpoch:
         """Return the summary of the last epoch."""
-        ...
 
     def diff(self, view: Any) -> Any:
         """Return how the answers of another query would differ."""
-        ...
 
     def options_in_force(self) -> dict[str, Any]:
         """Return the options."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,7 +290,6 @@ def verified(pipeline: WatchablePipeline, published: PublishedEpochs, view: str 
 def open_pipeline_console(
     pipeline: WatchablePipeline, published: PublishedEpochs, directory: str | None, *, port: int, changed: Any = None
 ) -> Console:
-    """Serve the page of a pipeline."""
     with needed_for("console()"):
         from zset_join.console import QueryAnswers, WatchedCheckpoint, open_console
     names = ", ".join(view.name for view in pipeline.plan.views)

@@ -119,27 +119,21 @@ class QueryContext(Protocol):
 
     def at(self, node: exp.Expr | None) -> Position:
         """Return the position of a node."""
-        ...
 
     def bind(self, node: exp.Expr, *, ctes: Mapping[str, BoundQuery] | None = None) -> BoundQuery:
         """Return a query that can run."""
-        ...
 
     def with_queries(self, node: exp.Expr, ctes: Mapping[str, BoundQuery]) -> dict[str, BoundQuery]:
         """Return the queries in sight behind WITH."""
-        ...
 
     def check_clauses(self, node: exp.Select) -> None:
         """Reject unsupported clauses of a SELECT."""
-        ...
 
     def item_of(self, name: str, alias: str, at: Position | None, ctes: Mapping[str, BoundQuery]) -> Item:
         """Return a named table, view or CTE as an item of FROM."""
-        ...
 
     def item_of_query(self, query: BoundQuery, alias: str) -> Item:
         """Return a query as an item of FROM."""
-        ...
 
 
 class JoinContext(Protocol):
@@ -153,34 +147,27 @@ class JoinContext(Protocol):
     @property
     def query(self) -> QueryContext:
         """Return the binder of the query."""
-        ...
 
     @property
     def hints(self) -> Hints:
         """Return the hints of the SELECT."""
-        ...
 
     def emit(self) -> Any:
         """Return when a temporal join by event time answers."""
-        ...
 
     def plan(self, node: exp.Select) -> tuple[Scope, View, list[exp.Expr]]:
         """Return the items in sight, the joined rows, and the conditions that are still to be evaluated."""
-        ...
 
     def within(self, ctes: Mapping[str, BoundQuery], outer: Scope, view: View | None = None) -> JoinContext:
         """Return the planner of a query within this one."""
-        ...
 
     def is_outer(self, conjunct: exp.Expr, scope: Scope) -> bool:
         """Return whether a condition reads the query around this one."""
-        ...
 
     def equi_join(
         self, view: View, right: View, trees: Sequence[Expression], how: str, node: exp.Expr, *, state_ttl: Any = None
     ) -> View:
         """Join two views on conditions over `left(...)` and `right(...)`."""
-        ...
 
 
 def where_all(view: View, conditions: Iterable[Expression]) -> View:

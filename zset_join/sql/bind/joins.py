@@ -59,7 +59,6 @@ class _Step:
 
     @property
     def is_comma(self) -> bool:
-        """Return whether its condition is to be looked for in WHERE."""
         return self.node.args.get("on") is None and not self.node.args.get("using")
 
     @property

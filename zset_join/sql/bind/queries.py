@@ -161,7 +161,6 @@ class QueryBinder:
         return replace(query, view=item.view.select({name: named(physical) for name, physical in item.columns.items()}))
 
     def _grouping_sets(self, node: exp.Select, ctes: Mapping[str, BoundQuery]) -> BoundQuery:
-        """Return the rows of all sets of keys."""
         if node.args.get("qualify") is not None or any(one.find(exp.RowNumber) for one in node.expressions):
             raise SqlError(
                 "number the rows of several sets of keys in a query around them.", code="NOT_OFFERED", at=self.at(node)

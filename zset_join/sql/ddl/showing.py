@@ -341,8 +341,8 @@ class _Planning:
         self._session = session
         self.dialect, self.running = session.dialect, session.running
         known = self.catalog = Catalog()
-        for name in vars(known):
-            setattr(known, name, dict(getattr(session.catalog, name)))
+        for name, held in vars(session.catalog).items():
+            setattr(known, name, dict(held) if isinstance(held, dict) else None)
         self.bound: Query | None = None
 
     def query(self, statement: Statement, node: Any, settings: Mapping[str, str], *, emits_changelog: bool) -> Query:

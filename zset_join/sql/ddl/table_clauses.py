@@ -155,7 +155,6 @@ def encoding(reader: Reader) -> dict[str, str]:
 
 
 def external_stream(settings: dict[str, str], options: dict[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the options and settings of Timeplus' external stream."""
     left = {name: value for name, value in settings.items() if name not in {"type", "brokers", "topic", "data_format"}}
     of_kafka = {
         "connector": "kafka",

@@ -176,7 +176,6 @@ class Reader:
         return token.text
 
     def names(self) -> tuple[str, ...]:
-        """Read names in brackets."""
         self.expect("(")
         columns = [self.name("a column")]
         while self.has(","):

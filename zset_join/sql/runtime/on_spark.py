@@ -36,6 +36,7 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from typing_extensions import override
 
 from zset_join.changelog import format_named
 from zset_join.connectors.connector import kafka_config
@@ -80,7 +81,7 @@ from zset_join.sql.tables.files import check_files, csv_options, file_name
 from zset_join.sql.tables.results import Query, Running
 from zset_join.sql.tables.settings import driver_options, max_waiting_batches, stage_options
 from zset_join.sql.tables.table_rows import registered
-from zset_join.sql.tables.table_sources import DecodingCatalog, TableSource, recorded_rows
+from zset_join.sql.tables.table_sources import TableSource, recorded_rows
 from zset_join.sql_expressions.consumed import Position
 from zset_join.sql_expressions.dialects import Statement
 from zset_join.sql_expressions.scalars import ScalarBinder
@@ -211,7 +212,6 @@ class SparkTables:
         return checked_stream(stream, relation)
 
     def _texts(self, table: Table) -> list[ColumnText]:
-        """Return how Spark makes the columns of a table."""
         texts: list[ColumnText] = []
         before: list[tuple[str, pa.DataType]] = []
         for column in table.columns:
@@ -279,12 +279,14 @@ class SparkRuntime(Runtime):
         self._trigger: str | None = None
         self._nodes: dict[tuple[int, int | None], tuple[PlanSource, Node, Reading]] = {}
 
+    @override
     def run_as(self, *, once: bool, trigger: str | None) -> None:
         self._mode = "once" if once else "continuous"
         self._trigger = trigger
 
     # ---------------------------------------------------------------- tables
 
+    @override
     def adopt(self, name: str, rows: Any, *, keys: tuple[str, ...], watermark: tuple[str, int] | None) -> bool:
         if isinstance(rows, View):
             self.catalog.add(self.tables.register(name, rows.stream))
@@ -296,6 +298,7 @@ class SparkRuntime(Runtime):
         self.tables.dataframes[name] = rows
         return True
 
+    @override
     def given(self, name: str, rows: Any) -> Any:
         if getattr(rows, "isStreaming", None) is not False:
             return rows
@@ -314,14 +317,17 @@ class SparkRuntime(Runtime):
                     self.insert(table, held)
         return True
 
+    @override
     def is_inserted(self, table: Table) -> bool:
         return table.name not in self.tables.dataframes and super().is_inserted(table)
 
+    @override
     def forget(self, name: str) -> None:
         super().forget(name)
         self.tables.forget(name)
         self._remove_place(name)
 
+    @override
     def _is_given_again(self, table: Table) -> bool:
         return super()._is_given_again(table) or table.name in self.tables.dataframes
 
@@ -341,6 +347,7 @@ class SparkRuntime(Runtime):
             remove_on_server(self.spark, self._place_of(name))
             self._read_places.discard(name)
 
+    @override
     def _source(self, table: Table, *, is_kept: bool = True) -> TableSource:
         if not self.tables.is_read(table):
             return super()._source(table, is_kept=is_kept)
@@ -365,6 +372,7 @@ class SparkRuntime(Runtime):
 
     # ---------------------------------------------------------------- queries
 
+    @override
     def start(self, query: Query, *, name: str | None, output: Callable[[ZSet], None] | None) -> Running:
         if query.settings.get("execution") == "executors":
             raise SqlError(_EXECUTORS, code="NOT_OFFERED")
@@ -377,24 +385,29 @@ class SparkRuntime(Runtime):
                 raise
         return running
 
+    @override
     def _take(self, rows: Mapping[str, Any], now_us: int, **more: Any) -> None:
         if rows:  # time that passes may end state
             refuse_larger_state(self._place.pipeline / "local", driver_options(self.catalog.settings))
         super()._take(rows, now_us, **more)
 
+    @override
     def settle(self) -> None:
         if self._mode == "interactive":
             self.read(wait_seconds=_WAIT_SECONDS)
 
+    @override
     def read(self, *, wait_seconds: float, rounds: int | None = None) -> int:
         for source in self.sources.current.values():
             if isinstance(source, PolledRows | StagedRows):
                 source.look()
         return super().read(wait_seconds=wait_seconds, rounds=rounds)
 
+    @override
     def view_of(self, query: Query) -> Any:
         return View.of_tree(query.bound.view.node, self.tables.stream)
 
+    @override
     def explain(self, query: Query) -> str:
         if query.settings.get("execution") == "executors":
             return str(self.view_of(query).placed.explanation())
@@ -404,6 +417,7 @@ class SparkRuntime(Runtime):
         lines = [f"{one.explained()} read by Spark: {', '.join(one.operation) or 'rows'}" for one in streams]
         return "\n".join(["Runs on the driver, in the pipeline of the session", *lines, plan.explain(buckets=1)])
 
+    @override
     def _fed(self, view: ProcessView) -> ProcessView:
         """Return a query over its tables as Spark gives them: with what orders their changes, which no column shows."""
         made: dict[int, tuple[PlanSource, Node, Reading]] = {}
@@ -442,23 +456,26 @@ class SparkRuntime(Runtime):
             self._nodes[key] = (source, node, reading)
         return self._nodes[key]
 
+    @override
     def close(self) -> None:
         super().close()
         if self._is_temporary:
             shutil.rmtree(self._place.path, ignore_errors=True)
 
 
-class _CatalogOverSpark(DecodingCatalog):
+class _CatalogOverSpark(Catalog):
     """Look names up in Spark where the session has none of them."""
 
     def __init__(self, runtime: SparkRuntime, dialect: str) -> None:
-        super().__init__(dialect, recorded_rows)
+        super().__init__(partial(recorded_rows, dialect=dialect))
         self._runtime = runtime
 
     @property
+    @override
     def zone(self) -> str:
         return str(self._runtime.spark.conf.get(ZONE))
 
+    @override
     def find(self, name: str, *, at: Position | None = None) -> Table | NamedView:
         try:
             return super().find(name, at=at)

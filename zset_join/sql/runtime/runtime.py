@@ -61,7 +61,7 @@ from zset_join.sql.tables.results import (
     sorted_rows,
 )
 from zset_join.sql.tables.settings import driver_options, idle_timeout, stage_options
-from zset_join.sql.tables.table_sources import DecodingCatalog, TableSource, decoded_rows, source_of
+from zset_join.sql.tables.table_sources import TableSource, decoded_rows, source_of
 from zset_join.sql_expressions.dialects import Statement
 from zset_join.stages.written import read_relation
 from zset_join.zset import ZSet
@@ -96,7 +96,7 @@ class Runtime:
         keep_inputs: bool = False,
         allow_env: Collection[str] = (),
     ) -> None:
-        self.catalog = DecodingCatalog(dialect, decoded_rows) if catalog is None else catalog
+        self.catalog = Catalog(partial(decoded_rows, dialect=dialect)) if catalog is None else catalog
         self.dialect = dialect
         self.keeps_statements = directory is not None
         is_inserted, fed = self.is_inserted, self._fed

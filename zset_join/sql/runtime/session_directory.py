@@ -271,7 +271,6 @@ class SessionDirectory:
         return known.decode()
 
     def release(self) -> None:
-        """Let other sessions have it."""
         self._lock.release()
 
 

@@ -155,7 +155,6 @@ class SessionEpochs:
         ]
 
     def _together(self, rows: Mapping[str, Any], written: Sequence[WrittenRows]) -> dict[str, Any]:
-        """Return the rows of the sources of the pipeline."""
         parts: dict[str, list[Any]] = {name: [one] for name, one in rows.items()}
         for one in written:
             parts.setdefault(one.writer.table.name, []).append(one.rows)

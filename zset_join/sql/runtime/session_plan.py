@@ -136,7 +136,6 @@ class SessionPlan:
         return read_with_writers(self.as_run(query, since), self.written() if written is None else written, added)
 
     def as_run(self, query: Query, since: int = 0) -> View:
-        """Return the rows of a query as it is run."""
         view = query.bound.view
         return replace(view, node=self._started(query, view.node, stage_options(self.settings), since))
 
@@ -343,7 +342,6 @@ class TableRows:
         return completed(table, rows, now_us, self._dialect, self._plan.catalog.zone)
 
     def all_columns(self, table: Table, rows: pa.Table) -> pa.Table:
-        """Return rows of a connector with all columns of their table."""
         return completed_table(table, rows, self._clock(), self._dialect, zone=self._plan.catalog.zone)
 
     def again(self, table: Table, place: Callable[[], str]) -> pa.Table:

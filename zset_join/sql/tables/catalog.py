@@ -248,7 +248,8 @@ class TableIndex:
 
 
 class Catalog:
-    def __init__(self) -> None:
+    def __init__(self, decoded: Callable[[Table], View | None] | None = None) -> None:
+        self._decoded = decoded  # the rows of a table of records that queries decode
         self.indexes: dict[str, TableIndex] = {}
         self.tables: dict[str, Table] = {}
         self.views: dict[str, NamedView] = {}
@@ -258,7 +259,6 @@ class Catalog:
 
     @property
     def zone(self) -> str:
-        """Return the time zone of expressions."""
         return "UTC"
 
     def add(self, entry: Table | NamedView | TemporalFunction, *, at: Position | None = None, replace: bool = False) -> None:
@@ -267,6 +267,9 @@ class Catalog:
         Raises:
             SqlError: the name is taken.
         """
+        decoded = self._decoded(entry) if self._decoded is not None and isinstance(entry, Table) else None
+        if decoded is not None:
+            entry.__dict__["rows"] = decoded
         self._claim(entry.name, at=at, replace=replace)
         if isinstance(entry, Table):
             self.tables[entry.name] = entry

@@ -61,31 +61,24 @@ class QueryRunner(Protocol):
 
     def explain(self, query: Query) -> str:
         """Return a description of a query and of its state."""
-        ...
 
     def view_of(self, query: Query) -> Any:
         """Return a query as a view of the fluent API."""
-        ...
 
     def start(self, query: Query, *, name: str | None = None, output: Callable[[ZSet], None] | None = None) -> Running:
         """Run a query."""
-        ...
 
     def stop(self, running: Running) -> None:
         """End a query that runs."""
-        ...
 
     def snapshot(self, query: Query) -> pa.Table:
         """Return the present contents of a query."""
-        ...
 
     def pause(self, running: Running) -> None:
         """Pause a query until `resume`."""
-        ...
 
     def resume(self, running: Running) -> None:
         """Let a query catch up, and continue."""
-        ...
 
 
 @dataclass(eq=False)
@@ -419,33 +412,25 @@ class StatementContext(QueryRunner, Protocol):
     @property
     def catalog(self) -> Catalog:
         """Return the objects of names."""
-        ...
 
     @property
     def running(self) -> list[Running]:
         """Return the queries that run."""
-        ...
 
     def query(self, statement: Statement, node: Any, settings: Mapping[str, str], *, emits_changelog: bool) -> Query:
         """Bind a query."""
-        ...
 
     def insert(self, name: str, rows: Any) -> int:
         """Add rows to a table."""
-        ...
 
     def writer_id(self) -> str | None:
         """Return under which id the statement that runs writes outside; None for a new one."""
-        ...
 
     def forget(self, name: str) -> None:
         """Release the state of a dropped table."""
-        ...
 
     def add_columns(self, table: Table, queries: Mapping[Running, Query], *, reread: Callable[[], str] | None = None) -> None:
         """Let a table have more columns, and queries that read it be what they were over it; `reread`: where values are."""
-        ...
 
     def change(self, change: QueryChange, *, is_preview: bool) -> list[str]:
         """Let queries become others, all or none, or only find out what would differ; return that, line by line."""
-        ...

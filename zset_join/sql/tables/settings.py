@@ -107,7 +107,6 @@ def known_setting(name: str, *, at: Position | None = None) -> str:
 
 
 def check_setting(name: str, value: str, *, at: Position | None = None) -> str:
-    """Return a setting's name as it is known."""
     known = known_setting(name, at=at)
     plain = name.lower()
     if plain in _CHOICES and value not in _CHOICES[plain]:

@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from typing_extensions import override
 
 from zset_join.changelog.formats import METADATA
 from zset_join.connectors.connector import kafka_config, local_path_of
@@ -43,11 +44,10 @@ from zset_join.expressions.rows import named
 from zset_join.query import View, changes
 from zset_join.query.records import records
 from zset_join.runners.local.taking import PartlyRead
-from zset_join.sql.tables.catalog import Catalog, NamedView, Table, TemporalFunction
+from zset_join.sql.tables.catalog import Table
 from zset_join.sql.tables.connectors import form_of, has_records, metadata_of, puts_aside, record_options, start_of, texts_of
 from zset_join.sql.tables.files import file_name, list_files, part_file, read_file, read_records
 from zset_join.sql.tables.table_rows import required_value
-from zset_join.sql_expressions.consumed import Position
 from zset_join.sql_expressions.dialects import Statement
 from zset_join.sql_expressions.scalars import ScalarBinder
 from zset_join.storage import local
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from zset_join.sources.kafka import KafkaSource
     from zset_join.sources.source import UnreadText
 
-__all__ = ["DecodingCatalog", "GeneratedRows", "TableSource", "TopicRows", "decoded_rows", "recorded_rows", "source_of"]
+__all__ = ["GeneratedRows", "TableSource", "TopicRows", "decoded_rows", "recorded_rows", "source_of"]
 
 _MOST_ROWS = 100_000
 
@@ -187,22 +187,6 @@ def recorded_rows(table: Table, dialect: str) -> View | None:
     return _with_all_columns(table, changes(table.name, schema, keys=table.primary_key, watermark=_watermark(table)), dialect)
 
 
-class DecodingCatalog(Catalog):
-    """A catalog whose tables of records are decoded inside the queries that read them."""
-
-    def __init__(self, dialect: str, rows_of: Callable[[Table, str], View | None]) -> None:
-        super().__init__()
-        self._dialect = dialect
-        self._rows_of = rows_of
-
-    def add(self, entry: Table | NamedView | TemporalFunction, *, at: Position | None = None, replace: bool = False) -> None:
-        if isinstance(entry, Table):
-            rows = self._rows_of(entry, self._dialect)
-            if rows is not None:
-                entry.__dict__["rows"] = rows
-        super().add(entry, at=at, replace=replace)
-
-
 def _given(table: Table) -> pa.Schema:
     """Return the columns that records have."""
     return pa.schema([(one.name, one.type) for one in table.columns if one.is_given and one.metadata is None])
@@ -242,15 +226,12 @@ class TableSource(Protocol):
 
     def open(self, position: Any) -> None:
         """Go to a position; None is the beginning."""
-        ...
 
     def poll(self, *, wait_seconds: float) -> tuple[pa.Table | ZSet | PartlyRead | None, Any]:
         """Return the next rows, None where there are none now, and the position behind them."""
-        ...
 
     def close(self) -> None:
         """Release connections."""
-        ...
 
 
 class _Files(TableSource):
@@ -264,12 +245,14 @@ class _Files(TableSource):
         self._waiting: deque[Path] = deque()
         self._listed_at: float | None = None
 
+    @override
     def open(self, position: Any) -> None:
         self._done.open(position)
         self._waiting.clear()
         self._listed_at = None
 
-    def poll(self, *, wait_seconds: float) -> tuple[pa.Table | ZSet | PartlyRead | None, Any]:  # noqa: ARG002 - as the protocol has it
+    @override
+    def poll(self, *, wait_seconds: float) -> tuple[pa.Table | ZSet | PartlyRead | None, Any]:
         changed_at = local.modified_at(local_path_of(self._table.name, self._table.options))
         if not self._waiting and (changed_at is None or changed_at != self._listed_at):
             is_settled = changed_at is not None and time.time() - changed_at > _SETTLED_SECONDS
@@ -293,6 +276,7 @@ class _Files(TableSource):
         rows = self._completed(self._table, read.rows)
         return PartlyRead(rows, read.unread) if read.unread.num_rows else rows
 
+    @override
     def close(self) -> None: ...
 
 

@@ -118,7 +118,6 @@ class HotRows:
         return rows * self.bytes_per_row() + int(self._side.header[s.H_HEAP_USED])
 
     def bytes_per_row(self) -> int:
-        """Return the bytes of a row without its blocks."""
         return self._side.layout.stride + self._bytes_beside
 
     def bytes_of(self, cold_rows: ColdRows) -> int:

@@ -51,6 +51,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from typing_extensions import override
 
 from spill.cold_store import ColdRows, Int64s
 from spill.write_kernels import ascending_positions
@@ -271,11 +272,13 @@ class HybridState(HybridRows):
         self.oversized = OversizedKeys(self._opened, fetched_by_own, budget)
         self._witnesses = MatchWitnesses(self._opened)
 
+    @override
     def fetch(self, prepared: Sequence[PreparedSide | None]) -> None:
         """Bring in what an epoch looks at, as `HybridRows.fetch`; `left` is what is not brought in."""
         self.oversized.begin()
         super().fetch(prepared)
 
+    @override
     def _bring_in(self, prepared: Sequence[PreparedSide | None]) -> None:
         changed = self._fetch_named(prepared)
         own = [codes if is_requested else _NONE for codes, is_requested in zip(changed, self._fetched_by_own, strict=True)]
@@ -320,6 +323,7 @@ class HybridState(HybridRows):
             rooms.append(free * on_disk // in_memory)
         return min(rooms)
 
+    @override
     def spill_to_budget(self, working_bytes: int) -> None:
         """Spill down to the budget, as `HybridRows` does; oversized keys and match witnesses are forgotten."""
         self.oversized.forget()

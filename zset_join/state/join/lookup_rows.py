@@ -352,7 +352,6 @@ class Shows(Protocol):
 
     def output_rows(self, joined: pa.RecordBatch) -> pa.RecordBatch:
         """Return the shown columns of joined rows."""
-        ...
 
 
 @dataclass(slots=True)

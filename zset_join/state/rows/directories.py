@@ -313,7 +313,6 @@ class HashTables:
 
     @property
     def hash_key(self) -> int:
-        """Return the argument of the kernels."""
         return hash_key(self.hash_bits, choose_seed(self.hash_seed, self.directory))
 
 

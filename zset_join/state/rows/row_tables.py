@@ -92,7 +92,6 @@ class RowArena:
         return int(self.header[s.H_ROWS_END]) * self.layout.stride
 
     def heap_bytes(self) -> int:
-        """Return the bytes of the heap up to its end."""
         return int(self.header[s.H_HEAP_END])
 
     def tail_bytes(self) -> int:

@@ -119,7 +119,6 @@ class DeltaArrays:
         self.words[s.D_TABLE] = self._table.ctypes.data
 
     def line(self, place: int) -> npt.NDArray[Any]:
-        """Return the array at a word of the view."""
         if place in _BYTE_LINES:
             return np.asarray(self._bytes[_BYTE_LINES.index(place)])
         return np.asarray(self._lines[next(at for at, places in enumerate(_LINES) if place in places)])

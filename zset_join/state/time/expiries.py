@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from typing_extensions import override
 
 from zset_join.kernels.join.absorb import heap_bytes_needed
 from zset_join.kernels.rows import side as s
@@ -258,6 +259,7 @@ class DueRows:
 class PendingRows(RowStore):
     """Own the waiting rows of one input; the arguments are those of `RowStore`."""
 
+    @override
     def _open(self) -> None:
         super()._open()
         self.due = DueHeap(self.arena.header, _H_DUE_LENGTH, directory=self._directory, name=self.name)
@@ -313,16 +315,20 @@ class PendingRows(RowStore):
             )
         )
 
+    @override
     def resident_bytes(self) -> int:
         return super().resident_bytes() + self.due.resident_bytes()
 
+    @override
     def is_current(self) -> bool:
         return super().is_current() and self.due.is_current()
 
+    @override
     def clear(self) -> None:
         self.due.close(remove=True)
         super().clear()
 
+    @override
     def close(self) -> None:
         self.due.close()
         super().close()

@@ -157,7 +157,6 @@ class KeyRuns:
         return self.arena.header
 
     def run_place(self, run: int) -> int:
-        """Return where the words of a run are in a key record."""
         return self.layout.sequence_offset + run * r.RUN_BYTES
 
     @property

@@ -15,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from typing_extensions import override
+
 from zset_join.core.errors import PlanError
 from zset_join.evolution.changed_columns import ChangeTerms
 from zset_join.evolution.differences import PlanDiff
@@ -44,23 +46,18 @@ class ChangeableWriter(Protocol):
 
     def changed_to(self, other: Any) -> Any:
         """Return a writer of another query with the options of this one."""
-        ...
 
     def with_outputs_of(self, other: Any) -> Any:
         """Return a writer of this query that writes to the outputs of another one."""
-        ...
 
     def changed_to_plan(self, query: PlannedQuery) -> Any:
         """Return a writer of a query of the same streams, as it is planned, with the options of this one."""
-        ...
 
     def on_executors(self) -> Any:
         """Return what runs the query on executors, or over Spark Connect the query as it travels."""
-        ...
 
     def start_behind_change(self, given_through: int | None) -> Any:
         """Start the query, and return it."""
-        ...
 
 
 class ChangingQuery:
@@ -99,17 +96,20 @@ class ChangingQuery:
 class ChangingOnExecutors(ChangingQuery):
     """Change a query on executors, which run programs: the whole new query goes where its epochs run."""
 
+    @override
     def changed(self, view: Any, terms: ChangeTerms) -> tuple[PlanDiff, ChangeableWriter]:
         other = _writer_of(view, self._writer)
         after: ChangeableWriter = self._writer.changed_to(other)
         given = {"query": after.planned, "after": after.on_executors(), "given": [*other.chosen_sinks]}
         return self._call("evolve", **given, terms=terms), after
 
+    @override
     def started(self, after: ChangeableWriter, diff: PlanDiff) -> Any:
         started = super().started(after, diff)
         started.changing.before = self._writer
         return started
 
+    @override
     def undone(self) -> tuple[PlanDiff, ChangeableWriter]:
         if self.before is None:
             self._call("undo")

@@ -18,6 +18,7 @@ import pyarrow as pa
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
+from typing_extensions import override
 
 from zset_join.core.errors import OptionError, PlanError
 from zset_join.expressions import Expression, references
@@ -143,10 +144,12 @@ class GroupedStream(ShortAggregates[Any]):
 
     grouping: Grouping
 
+    @override
     def _values(self) -> pa.Schema:
         keys = self.grouping.trees.keys if self.grouping.trees is not None else self.grouping.keys
         return pa.schema([one for one in self.grouping.rows.arrow_schema if one.name not in keys])
 
+    @override
     def agg(self, *calls: Aggregated | AggregateCall | Column | Mapping[str, str], state_ttl: Any = None) -> Any:
         return self.grouping.agg(*calls, state_ttl=state_ttl)
 

@@ -17,6 +17,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
+from typing_extensions import override
 
 from zset_join.checkpoint.reading import stored_query_id
 from zset_join.core.errors import StateError, ZsetJoinError
@@ -206,6 +207,7 @@ class JoinQuery(StoredQuery):
         """
         return self._changed("undo", lambda changing: changing.undone())
 
+    @override
     def _planned(self, view: Any) -> PlannedQuery:
         """Return another query with the options of this one, such as `keepState`."""
         return self.changing.planned(view)

@@ -64,25 +64,20 @@ class QueryRunner(Protocol):
 
     def __call__(self, batch: DataFrame, epoch: int) -> None:
         """Run one epoch."""
-        ...
 
     def attach(self, query_id: str) -> None:
         """Open checkpoint and output for a query."""
-        ...
 
     def begin(self) -> None:
         """Finish a start that passed all checks."""
-        ...
 
     def explanation(self) -> str: ...
 
     def failure_of(self, error: BaseException) -> ZsetJoinError | None:
         """Return the library's error for one of Spark or Python; None if there is none."""
-        ...
 
     def close(self) -> None:
         """Close the output and release the checkpoint."""
-        ...
 
 
 Call: TypeAlias = Callable[..., Any]

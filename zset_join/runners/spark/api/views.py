@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import StructType
+from typing_extensions import override
 
 from zset_join.core.errors import OptionError, PlanError
 from zset_join.core.relation import Relation
@@ -146,6 +147,7 @@ class View(words.View):
         return replace(changelog_of(self.node), name=self.name)
 
     @property
+    @override
     def schema(self) -> StructType:
         """Return the columns of the view, as Spark types; an output adds its weight or row kind."""
         return spark_schema(self.arrow_schema)
@@ -174,11 +176,13 @@ class View(words.View):
         """Return the streams of its sources, by `id` of these."""
         return {id(one.source): one.stream for one in self._sources}
 
+    @override
     def explain(self) -> None:
         """Print the plan of the query and its state, as DataFrame.explain does."""
         placed = self.placed
         print("\n".join([*placed.explained_indexes(), placed.explanation()]))  # noqa: T201 - printing is what explain() does in PySpark
 
+    @override
     def alias(self, name: str) -> Self:
         """Return the same rows under another name.
 
@@ -194,6 +198,7 @@ class View(words.View):
 
     # ---------------------------------------------------------------- rows, one by one
 
+    @override
     def where(self, condition: str | Column | Expression) -> Self:
         """Keep the rows that satisfy a condition; after `agg` it is HAVING.
 
@@ -207,10 +212,12 @@ class View(words.View):
             return super().where(condition)
         return self._opaque(f"where({condition})", lambda rows, _: rows.where(condition), condition=condition)
 
+    @override
     def filter(self, condition: str | Column | Expression) -> Self:
         """Keep the rows that fulfil a condition, as `where`."""
         return self.where(condition)
 
+    @override
     def select(self, *columns: Any, **computed: Expression) -> Self:
         """Select and compute columns: names, Columns, or a list of them, as for `DataFrame.select`.
 
@@ -229,7 +236,8 @@ class View(words.View):
         shown = ", ".join(map(str, chosen))
         return self._opaque(f"select({shown})", lambda rows, kept: rows.select(*chosen, *map(column_named, kept)))
 
-    def selectExpr(self, *expressions: str) -> Self:  # noqa: N802 - the name PySpark users type
+    @override
+    def selectExpr(self, *expressions: str) -> Self:
         """Select and compute columns given as SQL text.
 
         Raises:
@@ -237,7 +245,8 @@ class View(words.View):
         """
         return self._opaque(f"selectExpr{expressions}", lambda rows, kept: rows.selectExpr(*expressions, *kept))
 
-    def withColumn(self, name: str, column: Column | Expression) -> Self:  # noqa: N802 - the name PySpark users type
+    @override
+    def withColumn(self, name: str, column: Column | Expression) -> Self:
         """Add a computed column, or replace the one of that name.
 
         Raises:
@@ -247,7 +256,8 @@ class View(words.View):
             return super().withColumn(name, column)
         return self._opaque(f"withColumn({name!r}, {column})", lambda rows, _: rows.withColumn(name, column))
 
-    def withColumns(self, columns: Mapping[str, Any]) -> Self:  # noqa: N802 - the name PySpark users type
+    @override
+    def withColumns(self, columns: Mapping[str, Any]) -> Self:
         """Add or replace several computed columns.
 
         Raises:
@@ -259,7 +269,8 @@ class View(words.View):
 
     # ---------------------------------------------------------------- groups
 
-    def groupBy(self, *columns: Any, **computed: Expression) -> GroupedStream:  # type: ignore[override]  # noqa: N802 - as in PySpark
+    @override
+    def groupBy(self, *columns: Any, **computed: Expression) -> GroupedStream:  # type: ignore[override]
         """Group the rows, for `.agg(...)`.
 
         Args:
@@ -273,12 +284,14 @@ class View(words.View):
 
     groupby = groupBy  # type: ignore[assignment]
 
+    @override
     def agg(self, *calls: Aggregated | Column | Mapping[str, str]) -> Any:
         """Aggregate all rows into one, which is present from the first epoch on; see `GroupedStream.agg`."""
         return self.groupBy().agg(*calls)
 
     # ---------------------------------------------------------------- several views
 
+    @override
     def join(
         self,
         other: Rows,
@@ -293,6 +306,7 @@ class View(words.View):
         _check_view(other, "join")
         return super().join(other, on, how, null_safe=null_safe, condition=condition, state_ttl=state_ttl)
 
+    @override
     def union(self, other: Rows) -> Self:
         """Return the rows of this view and of another one, in the same query; equal rows are kept, as in PySpark.
 
@@ -306,6 +320,7 @@ class View(words.View):
 
     unionAll = union  # noqa: N815 - the name PySpark users type
 
+    @override
     def versioned_by(self, column: str, *, delay: Any = None, max_watermark_jump: Any = None) -> Self:
         """Set the column of this stream with the time of a row; see `zset_join.query.View.versioned_by`."""
         if delay is None or not isinstance(self.node, Read):
@@ -318,6 +333,7 @@ class View(words.View):
         stream = with_watermark(self.stream, (column, delay), max_watermark_jump)
         return replace(self, **{name: getattr(View.over(stream), name) for name in ("node", "bindings")})
 
+    @override
     def temporal_join(
         self,
         other: Any,
@@ -367,6 +383,7 @@ class View(words.View):
             reload_interval=reload_interval,
         )
 
+    @override
     def lookup_join(
         self,
         source: LookupSource | DataFrame,
@@ -419,6 +436,7 @@ class View(words.View):
     # ---------------------------------------------------------------- inside
 
     @property
+    @override
     def row_source(self) -> object:
         """Return an object that identifies the rows; two names of one stream share it."""
         return self.stream.prepared if isinstance(self.node, Read) else self.node
@@ -432,6 +450,7 @@ class View(words.View):
     def _sources(self) -> list[BoundSource]:
         return [one for one in self.bindings if isinstance(one, BoundSource)]
 
+    @override
     def every_change(self) -> Self:
         """Return these rows where every change is a version: partial records and truncates are bad input."""
         if not isinstance(self.node, Read):
@@ -503,6 +522,7 @@ class View(words.View):
     def _with_hidden_column(self, name: str, column: Column) -> Self:
         return self.opaque(f"on={column}", lambda found, _: found.withColumn(name, column), hides=(name,), is_internal=True)
 
+    @override
     def _checked(self) -> Self:
         view = super()._checked()
         check_names(view.columns)
@@ -560,9 +580,11 @@ class SeveralStreamWriter(JoinStreamWriter):
         return self
 
     @property
+    @override
     def _view_names(self) -> tuple[str, ...]:
         return self._names
 
+    @override
     def _to(self, output: ChosenOutput, sink: ChosenSink | None = None) -> JoinStreamWriter:
         if not self._view:
             raise _no_view(f"the output {output.describe()} belongs to no view", self._names, None)

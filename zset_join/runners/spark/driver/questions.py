@@ -65,7 +65,6 @@ class Changing(Protocol):
     @property
     def has_ended(self) -> bool:
         """Return whether a change counts."""
-        ...
 
     def close(self) -> None: ...
 

@@ -62,20 +62,16 @@ class SentQuery(Protocol):
     @property
     def execution(self) -> str:
         """Return where its epochs run, as the option of that name."""
-        ...
 
     @property
     def needs_session(self) -> bool:
         """Return whether an output of it is written by Spark."""
-        ...
 
     def with_local_state(self, directory: str) -> SentQuery:
         """Return it with another `localStateDir`."""
-        ...
 
     def runner(self, session: SparkSession | None) -> DriverEpochs | EpochRunner:
         """Return what runs its epochs, attached to nothing."""
-        ...
 
 
 @dataclass(eq=False)

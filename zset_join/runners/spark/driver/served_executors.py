@@ -94,7 +94,6 @@ def sent_to_executors(
     outputs: Mapping[str, Sequence[ChosenOutput]],
     sinks: Mapping[str, Sequence[ChosenSink]],
 ) -> ExecutorSettings:
-    """Return a query as it travels."""
     # Planned here, where the session of the program is.
     _ = runner.query.fused_stages, runner.query.outputs, runner.query.is_served
     sent: dict[str, list[SentOutput]] = {}

@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from typing_extensions import override
 
 from zset_join.core import errors
 from zset_join.core.errors import OptionError, PlanError, ZsetJoinError
@@ -147,9 +148,11 @@ class _Progress(ProgressLog):
         self._session = session
         self._location = location
 
+    @override
     def of_epoch(self, epoch: int) -> dict[str, Any] | None:
         return self.of_epochs([epoch])[epoch]
 
+    @override
     def of_epochs(self, epochs: Sequence[int]) -> dict[int, dict[str, Any] | None]:
         location, wanted = self._location, list(epochs)
         found: dict[str, Any] = json.loads(on_server(self._session, lambda: _counts(location, wanted)))

@@ -52,12 +52,10 @@ class PlannedWriter(Protocol):
     @property
     def planned(self) -> PlannedQuery:
         """Return it as the driver runs it."""
-        ...
 
     @property
     def placed(self) -> PlacedQuery:
         """Return it as executors run it."""
-        ...
 
     @property
     def udf_version(self) -> str | None: ...

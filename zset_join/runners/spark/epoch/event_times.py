@@ -167,7 +167,6 @@ class EventTimes:
     def ticks(
         self, epoch: int, processing_time_us: int | None, before: Mapping[str, int], after: Mapping[str, int]
     ) -> dict[int, Tick]:
-        """Return the tick of every stage."""
         names = {one.number: stage_watermark(one.name) for one in self._segments}
         return {number: Tick(epoch, processing_time_us, before.get(name), after.get(name)) for number, name in names.items()}
 

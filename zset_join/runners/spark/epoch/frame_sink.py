@@ -44,7 +44,6 @@ class TakesFrames(Protocol):
     @property
     def form(self) -> ChangelogForm:
         """Return how weights are shown in the lines."""
-        ...
 
     def describe(self) -> str: ...
 
@@ -52,7 +51,6 @@ class TakesFrames(Protocol):
 
     def give(self, rows: DataFrame, epoch: int, digest: str | None) -> None:
         """Call the function with the lines of an epoch, and with the epoch's digest where it takes one."""
-        ...
 
 
 class FrameSink:

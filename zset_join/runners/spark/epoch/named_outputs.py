@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame, SparkSession
+from typing_extensions import override
 
 from zset_join.connectors import sink
 from zset_join.core.errors import OptionError
@@ -65,10 +66,12 @@ class DeltaOutput(SinkOutput):
         super().__init__(sink)
         self._table = sink
 
+    @override
     def open(self, relation: Relation, query_id: str, *, may_lack_columns: bool = False) -> None:
         super().open(relation, query_id, may_lack_columns=may_lack_columns)
         self._rows = relation.schema
 
+    @override
     def contents(self, session: SparkSession) -> DataFrame | None:
         from zset_join.sinks.delta_view import DeltaChangelogSink
 
@@ -78,6 +81,7 @@ class DeltaOutput(SinkOutput):
         schema = spark_schema(self._rows)
         return session.read.schema(schema).parquet(*paths) if paths else session.createDataFrame([], schema)
 
+    @override
     def at_rest(self) -> tuple[str, ...]:
         return (self._table.log.location,)
 

@@ -7,6 +7,7 @@ here, Delta in `delta_outputs`), and a user's function.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
@@ -16,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
+from typing_extensions import override
 
 from zset_join.changelog import ChangelogForm, UpsertFormat, encoded_schema, format_named
 from zset_join.checkpoint.files import CheckpointFiles
@@ -64,47 +66,37 @@ class Output(Protocol):
     @property
     def parts(self) -> PartWriter:
         """Return the writer of a task's share of the answer."""
-        ...
 
     def describe(self) -> str: ...
 
     def open(self, relation: Relation, query_id: str, *, may_lack_columns: bool = False) -> None:
         """Attach it to the query; columns that it may lack (`AlterableSink`) are added by `give_change`."""
-        ...
 
     def has(self, record: CommitRecord) -> bool:
         """Return whether a committed epoch is in it already; refuse another epoch of this number, or of the one before."""
-        ...
 
     def lacking(self, record: CommitRecord) -> tuple[str, ...]:
         """Return the titles of outputs without a committed epoch, for `explain`; one that keeps no epochs is not among them."""
-        ...
 
     def can_publish(self, files: CheckpointFiles, record: CommitRecord) -> bool:
         """Return whether the parts of a committed epoch are still there."""
-        ...
 
     def publish(self, session: SparkSession, files: CheckpointFiles, record: CommitRecord) -> None:
         """Take the answer of a committed epoch."""
-        ...
 
     def check_altered(self, relation: Relation) -> None:
         """Refuse columns that the open output cannot be given; see `AlterableSink`."""
-        ...
 
     def give_change(
         self, session: SparkSession, files: CheckpointFiles, record: CommitRecord, rows: ZSet
     ) -> dict[str, Rejected]:
         """Take the answer of an epoch in which the query changed; return what was set aside, by the name in `explain`."""
-        ...
 
     def contents(self, session: SparkSession) -> DataFrame | None:
         """Return all answers, with or without `_weight`; None when the output cannot be read back."""
-        ...
 
     def at_rest(self) -> tuple[str, ...]:
         """Close its files until their next use, and return where they lie; nothing where it is not made of files."""
-        ...
 
     def close(self) -> None: ...
 
@@ -112,12 +104,6 @@ class Output(Protocol):
 class ChosenOutput(Output, Protocol):
     @property
     def sink(self) -> Sink: ...
-
-
-class SinkBackedOutput(ChosenOutput, Protocol):
-    """An output that gives its sink a change of the query; rows that it can never hold are set aside or refused."""
-
-    quarantines: bool
 
 
 @runtime_checkable
@@ -134,36 +120,45 @@ class SelectiveOutput(Output, Protocol):
 
     def put_aside(self, files: CheckpointFiles, record: CommitRecord) -> dict[str, Rejected]:
         """Return the rows of an answered epoch that the output can never hold, by what `explain` calls it, or refuse them."""
-        ...
 
     def check_change(self, epoch: int, rows: ZSet) -> None:
         """Refuse rows of a change of the query that the output can never hold, unless they are set aside."""
-        ...
 
     def unfit(self, rows: pa.RecordBatch) -> npt.NDArray[np.bool_]:
         """Return which rows of the view the output can never hold; it is open."""
-        ...
 
 
-class ChangesOfSinks:
-    """Give the change of a query to the sink of an output; for outputs that have one."""
+class ChangesOfSinks(ABC):
+    """Give the change of a query to the sink of an output, which sets rows that it can never hold aside, or refuses them."""
 
-    def check_altered(self: SinkBackedOutput, relation: Relation) -> None:
+    quarantines = False
+
+    @property
+    @abstractmethod
+    def sink(self) -> Sink: ...
+
+    @abstractmethod
+    def describe(self) -> str: ...
+
+    @property
+    def _epochs(self) -> SinkEpochs:
+        return SinkEpochs(self.sink, quarantines=self.quarantines)
+
+    def check_altered(self, relation: Relation) -> None:
         check_sink_altered(self.sink, relation)
 
-    def check_change(self: SinkBackedOutput, epoch: int, rows: ZSet) -> None:
-        SinkEpochs(self.sink, quarantines=self.quarantines).put_aside(epoch, [rows])
+    def check_change(self, epoch: int, rows: ZSet) -> None:
+        self._epochs.put_aside(epoch, [rows])
 
     def give_change(
-        self: SinkBackedOutput,
+        self,
         session: SparkSession,  # noqa: ARG002 - for other outputs
         files: CheckpointFiles,  # noqa: ARG002 - for other outputs
         record: CommitRecord,
         rows: ZSet,
     ) -> dict[str, Rejected]:
-        epochs = SinkEpochs(self.sink, quarantines=self.quarantines)
-        rejected = epochs.put_aside(record.epoch, [rows])
-        epochs.write(record.epoch, retractions_first(rows), record.link)
+        rejected = self._epochs.put_aside(record.epoch, [rows])
+        self._epochs.write(record.epoch, retractions_first(rows), record.link)
         return {self.describe(): rejected} if len(rejected) else {}
 
 
@@ -174,21 +169,13 @@ class SinkOutput(ChangesOfSinks):
         self.parts: PartWriter = ArrowParts()
         self.dead_letter_path = ""
         self._sink = sink
-        self._epochs = SinkEpochs(sink)
 
     @property
-    def quarantines(self) -> bool:
-        """Return whether rows that the sink can never hold are set aside; else they are refused."""
-        return self._epochs.quarantines
-
-    @quarantines.setter
-    def quarantines(self, value: bool) -> None:
-        self._epochs.quarantines = value
-
-    @property
+    @override
     def sink(self) -> Sink:
         return self._sink
 
+    @override
     def describe(self) -> str:
         return repr(self._sink)
 
@@ -237,14 +224,15 @@ class ChangelogOutput(ChangesOfSinks):
         self._directory = str(local_path(directory)) if is_local(directory) else directory
         self._form = form
         self._sink = ParquetChangelogSink(self._directory, form)
-        self.quarantines = False
         self.dead_letter_path = ""
         self.parts: PartWriter = ChangelogParts(self._directory)
 
     @property
+    @override
     def sink(self) -> Sink:
         return self._sink
 
+    @override
     def describe(self) -> str:
         return f"Parquet changelog {self._directory} ({self._form})"
 
@@ -379,9 +367,11 @@ class UpsertOutput(FunctionOutput):
         super().__init__(function, "weight")
         self._wanted_key = None if key is None else tuple(key)
 
+    @override
     def describe(self) -> str:
         return super().describe().replace("(weight)", "(upsert)")
 
+    @override
     def open(self, relation: Relation, query_id: str, *, may_lack_columns: bool = False) -> None:
         super().open(relation, query_id, may_lack_columns=may_lack_columns)
         encoded_schema(relation.schema, UpsertFormat())
@@ -401,6 +391,7 @@ class UpsertOutput(FunctionOutput):
                 missing=missing,
             )
 
+    @override
     def give(self, rows: DataFrame, epoch: int, digest: str | None) -> None:
         delta = rows
         names = [name for name in delta.columns if name != "_weight"]

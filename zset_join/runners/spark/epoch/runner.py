@@ -228,7 +228,6 @@ class EpochRunner:
 
     @property
     def relations(self) -> Mapping[str, Relation]:
-        """Return the rows of the views."""
         return self.query.outputs
 
     @property

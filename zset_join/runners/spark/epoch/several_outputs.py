@@ -61,7 +61,6 @@ class _OfView:
     output: Output
 
     def own(self, record: CommitRecord) -> CommitRecord:
-        """Return the record with the parts of this output."""
         way = _way(self.output)
         return replace(record, parts=tuple(part for part in record.parts if (part.view, part.way) == (self.view, way)))
 
@@ -83,7 +82,6 @@ class SeveralOutputs:
         return "" if self._is_one else view
 
     def of_views(self, views: Collection[str]) -> SeveralOutputs:
-        """Return the outputs of some of the views."""
         some = SeveralOutputs({})
         some._is_one, known = self._is_one, set(map(self.known, views))
         some._chosen = tuple(one for one in self._chosen if one.view in known)
@@ -116,7 +114,6 @@ class SeveralOutputs:
         return next(one.view for one in self._chosen if one.output.describe() == name)
 
     def parts(self, view: str) -> PartWriter:
-        """Return what writes the answer of a view."""
         known = self.known(view)
         return SharedParts({_way(one.output): one.output.parts for one in self._chosen if one.view == known}, known)
 

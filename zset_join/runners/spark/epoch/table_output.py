@@ -29,6 +29,7 @@ from typing import cast
 import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from typing_extensions import override
 
 from zset_join.changelog import ChangelogForm, ChangelogFormat, UpsertFormat, encode, encoded_schema, format_named
 from zset_join.core.epochs import ChainLink
@@ -283,6 +284,7 @@ class TableOutput(SinkOutput):
         super().__init__(sink)
         self._table = sink
 
+    @override
     def contents(self, session: SparkSession) -> DataFrame | None:
         return self._table.contents(session)
 

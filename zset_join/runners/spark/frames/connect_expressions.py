@@ -149,7 +149,6 @@ def has_nondeterministic_function(expression: Any) -> bool:
 
 
 def subqueries(expression: Any) -> bool:
-    """Return whether an expression holds a subquery."""
     return any(
         part.WhichOneof("expr_type") == "subquery_expression"
         or (
@@ -264,7 +263,6 @@ def constant_kind(expression: Any) -> str | None:
 
 @lru_cache(maxsize=4096)
 def sql_tree(text: str) -> Any:
-    """Return a SQL text as a tree of sqlglot."""
     try:
         return sqlglot.parse_one(text, dialect="spark")
     except sqlglot.errors.SqlglotError as error:

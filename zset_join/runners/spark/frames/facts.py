@@ -86,45 +86,35 @@ class FrameReader(Protocol):
 
     def select_text(self, rows: DataFrame, texts: Sequence[str]) -> DataFrame:
         """Return `rows.selectExpr(*texts)`, at a cost that does not depend on the number of columns where that is possible."""
-        ...
 
     def is_deterministic(self, rows: DataFrame) -> bool:
         """Return whether a second evaluation gives the same rows."""
-        ...
 
     def used_columns(self, rows: DataFrame, expression: Column) -> frozenset[str]:
         """Return the columns of rows that an expression reads."""
-        ...
 
     def texts(self, rows: DataFrame, columns: Sequence[Column]) -> tuple[str, ...]:
         """Return expressions as SQL; equal expressions are written alike in every session of the same kind."""
-        ...
 
     def functions(self, rows: DataFrame) -> list[FoundFunction]:
         """Return the calls of the user's functions in a plan, those of its source included."""
-        ...
 
     def step(self, rows: DataFrame, transformed: DataFrame) -> StepFacts:
         """Return the effect of a call on rows, which `transformed` are after; Spark refuses what it cannot analyse."""
-        ...
 
     def aggregate(self, rows: DataFrame, column: Column) -> AggregateFacts | None:
         """Return the aggregate that a Column calls; None where it is not one aggregate function by itself."""
-        ...
 
     def expression(self, rows: DataFrame, column: Column) -> ReadExpression: ...
 
     def paths(self, rows: DataFrame) -> list[str] | None:
         """Return the paths of the files that rows are read from; None where a source is none of files, or is not known."""
-        ...
 
     def batch_of_source(self, rows: DataFrame) -> DataFrame | None:
         """Return the only source of a stream as a batch; None where it has several, or none that can be read so."""
-        ...
 
     def type_of_json(self, texts: DataFrame) -> StructType:
         """Return the type of JSON texts, as Spark infers it; a job over all of them, which are one column of strings."""
-        ...
 
 
 def is_connect(session: SparkSession) -> bool:

@@ -28,11 +28,9 @@ class Topics(Protocol):
 
     def start(self, known: TopicIds) -> TopicIds:
         """Return the ids at the start of a query."""
-        ...
 
     def check_epoch(self, known: TopicIds) -> TopicIds:
         """Return the ids behind the work of an epoch."""
-        ...
 
     def close(self) -> None: ...
 

@@ -103,12 +103,10 @@ class Placed(Protocol):
     @property
     def planned_stages(self) -> tuple[PlannedStage, ...]:
         """Return the stages in the order of an epoch."""
-        ...
 
     @property
     def plan(self) -> QueryPlan:
         """Return the plan that does not depend on Spark; its stages have the numbers of the placed ones."""
-        ...
 
     @property
     def session(self) -> SparkSession: ...
@@ -185,12 +183,10 @@ class Stream(Protocol):
     @property
     def prepared(self) -> DataFrame:
         """Return its columns, then weight, reject code and raw value of each row."""
-        ...
 
     @property
     def baseline(self) -> DataFrame | None:
         """Return the rows to start from, with the same columns."""
-        ...
 
     @property
     def schema(self) -> pa.Schema: ...
@@ -198,31 +194,25 @@ class Stream(Protocol):
     @property
     def may_reject(self) -> bool:
         """Return whether rows may be undecodable, or too far ahead of the watermark."""
-        ...
 
     @property
     def max_watermark_jump(self) -> int | None:
         """Return how far ahead of its watermark a row may be, in the unit of the delay; None: any distance."""
-        ...
 
     @property
     def hidden(self) -> tuple[str, ...]:
         """Return those of its columns that are not part of the table."""
-        ...
 
     @property
     def origin(self) -> tuple[Stream, tuple[RowStep, ...]]:
         """Return the stream that it was made of, and what was done to its rows since."""
-        ...
 
     @property
     def identity(self) -> Hashable:
         """Return its identity among streams, independent of names."""
-        ...
 
     def relation(self, join_key: Sequence[str]) -> Relation:
         """Return the description the engine works with."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -130,7 +130,6 @@ def travelling_schema(layout: SlotLayout, *, has_target: bool = False) -> pa.Sch
 def pack_rows(
     rows: ZSet, layout: SlotLayout, *, side: int, sender: int, sent: int, target: int | None = None
 ) -> pa.RecordBatch:
-    """Put the rows of one side into slots."""
     count = len(rows)
     columns: dict[str, pa.Array] = {
         "flag": pa.array(np.full(count, side, np.int8)),
@@ -265,5 +264,4 @@ def _side_rows(rows: pa.RecordBatch | None, layout: SlotLayout, side: int) -> ZS
 
 
 def as_type(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return a column in a type it can be cast to."""
     return column if column.type == kind else column.cast(kind)

@@ -30,7 +30,6 @@ _MOST_GROUPING_COLUMNS = 100
 
 
 def select_text(rows: DataFrame, texts: Sequence[str]) -> DataFrame:
-    """Return a selection given as SQL texts."""
     return reader_of(rows.sparkSession).select_text(rows, texts)
 
 

@@ -236,7 +236,6 @@ def _check_columns(df: DataFrame, name: str, format_name: str, table: RecordTabl
 
 
 def _batch_of_source(df: DataFrame, name: str) -> DataFrame:
-    """Return the source of a stream as a batch."""
     batch = reader_of(df.sparkSession).batch_of_source(df)
     if batch is None or "value" not in batch.columns:
         raise _cannot_sample(name)
@@ -252,7 +251,6 @@ def _key_columns(records: DataFrame) -> tuple[str, ...]:
 
 
 def _row_at(kind: DataType, path: Sequence[str]) -> list[StructField]:
-    """Return the fields of the row at a place of a record."""
     for name in path:
         if not isinstance(kind, StructType) or name not in kind.names:
             return []

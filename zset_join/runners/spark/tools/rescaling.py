@@ -299,7 +299,6 @@ def _bytes_of(facts: Mapping[str, str]) -> dict[bytes, bytes]:
 
 
 def _table(pieces: list[ZSet], schema: pa.Schema) -> pa.Table:
-    """Return pieces of a table with the columns of its snapshot."""
     batches = []
     for piece in pieces:
         columns = dict(zip(piece.schema.names, piece.rows.columns, strict=True))

@@ -39,20 +39,16 @@ class Delivery(Protocol):
     @property
     def schema(self) -> pa.Schema:
         """Return the columns that leave the Python function."""
-        ...
 
     @property
     def reduces(self) -> bool:
         """Return whether rows are brought down, which also makes one of equal ones."""
-        ...
 
     def deliver(self, chunks: Iterator[ZSet], receipt: TaskReceipt, place: int) -> Iterator[pa.RecordBatch]:
         """Take the answer, retractions first, and yield what leaves the function for it; `place`: of this use of the answer."""
-        ...
 
     def finish(self, lines: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Take the receipts of this task and of those before it."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)

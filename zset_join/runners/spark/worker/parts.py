@@ -58,7 +58,6 @@ class PartWriter(Protocol):
         self, files: CheckpointFiles, bucket: int, tick: Tick, schema: pa.Schema, chunks: Iterable[ZSet]
     ) -> list[PartEntry]:
         """Write the chunks, retractions first, and return the report; none for an empty answer."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,11 +70,9 @@ class AppendBuffer(Protocol):
 
     def buffered(self, tick: Tick, deltas: Sequence[ZSet]) -> BufferedEpoch | None:
         """Return its bytes after an epoch; None if its inputs change."""
-        ...
 
     def largest_key(self, tick: Tick, deltas: Sequence[ZSet]) -> tuple[tuple[Any, ...], int, int] | None:
         """Return the key that holds the most bytes, its rows and its bytes."""
-        ...
 
 
 @runtime_checkable
@@ -83,7 +81,6 @@ class FansOut(Protocol):
 
     def largest_fan_out(self) -> tuple[int, tuple[Any, ...]] | None:
         """Return how many, and the key."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +92,6 @@ class Sending:
     is_tidied: bool = False  # rows may be several times behind the steps, and are to be there once
 
     def stepped(self, chunks: Iterable[ZSet], before: Relation) -> Iterator[ZSet]:
-        """Yield what the steps make of an answer."""
         transforms = transforms_of(self.steps, before)
         for chunk in chunks:
             for transform in transforms:
@@ -162,7 +158,6 @@ class StageTask:
         return state.operator if self.shared is None else self.shared.read_by(state.operator)
 
     def answer(self, state: BucketState, inputs: Sequence[ZSet], receipt: TaskReceipt) -> Iterator[pa.RecordBatch]:
-        """Deliver the answer of the bucket to its inputs."""
         started = time.perf_counter()
         operator, tick = self.read_by(state), self.context.tick
         if isinstance(operator, AppendBuffer):
