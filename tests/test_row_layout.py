@@ -78,7 +78,6 @@ def gathered(layout: RowLayout, rows: EncodedRows, order: list[int]) -> list[pa.
 
 
 def record(layout: RowLayout, rows: EncodedRows, row: int) -> bytes:
-    """Return the bytes of one record."""
     return ctypes.string_at(rows.address + row * layout.stride, layout.stride)
 
 

@@ -72,6 +72,26 @@ def test_an_implementation_is_marked_and_documented_once() -> None:
     assert [*breaches_of_class(Marked, package), *breaches_of_class(Shape, package), *breaches_of_class(Unmarked)] == []
 
 
+class Declaring(Marked):
+    shown: int
+
+    @override
+    def size(self) -> int:
+        return self.shown
+
+
+class Deep(Declaring):
+    @override
+    def size(self) -> int:
+        return 2
+
+
+def test_a_class_is_two_below_a_protocol_and_sets_what_it_declares() -> None:
+    package = (__name__.partition(".")[0],)
+    found = [*breaches_of_class(Declaring, package), *breaches_of_class(Deep, package)]
+    assert [one.split(" ")[1] for one in found] == ["declares", "is"]
+
+
 def test_hidden_and_generated_directories_are_left_out(tmp_path: Path) -> None:
     kept = written(tmp_path / "package" / "module.py", "")
     written(tmp_path / ".venv" / "lib.py", "")

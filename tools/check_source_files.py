@@ -7,6 +7,8 @@
 - A place is not a feature: in `plan`, `stages`, `evolution`, `tools` and `checkpoint` nothing is named after the driver,
   executors or Spark Connect.
 - No function of the library has more than two flags: those are cases, which have names.
+- No class of the library is more than two classes with methods below a protocol, an abstract base or `object`. None declares
+  an attribute that its methods do not set, but for protocols, abstract classes and dataclasses.
 - What replaces a method of another class of the library carries `@override`, and no docstring where it implements one that
   a protocol or an abstract method documents.
 - An `__init__.py` holds a docstring, imports, `__all__` and other names in double underscores, and no logic; `if TYPE_CHECKING`
@@ -18,12 +20,15 @@ Exit code 0 when every file passes, else 1 with one line per breach. Run it with
 from __future__ import annotations
 
 import ast
+import dis
 import importlib
 import inspect
 import pkgutil
 import re
 import sys
+from abc import ABC
 from collections.abc import Iterator
+from dataclasses import is_dataclass
 from pathlib import Path
 from types import FunctionType
 from typing import Protocol
@@ -32,6 +37,7 @@ __all__ = ["breaches", "breaches_of_class", "classes_of", "main", "source_files"
 
 LONGEST_FILE_LINES = 900
 MOST_FLAGS = 2
+DEEPEST = 2
 MEANINGLESS_NAMES = frozenset({"common.py", "helpers.py", "utils.py"})
 GATEWAY_NAMES = frozenset(
     {"_jdf", "_jvm", "_jc", "_jsc", "_gateway", "_jreader", "_jwrite", "_jsparkSession", "jvm", "py4j", "sparkContext"}
@@ -129,6 +135,14 @@ def classes_of(packages: tuple[str, ...]) -> Iterator[type]:
 
 def breaches_of_class(one: type, packages: tuple[str, ...] = LIBRARY) -> Iterator[str]:
     """Yield what is wrong with one class; nothing for a class that passes."""
+    if _depth(one, packages) > DEEPEST:
+        yield f"it is {_depth(one, packages)} classes below a protocol; let it hold one in place of being one"
+    stored = {
+        step.argval for made in _methods(one).values() for step in dis.get_instructions(made) if "STORE_ATTR" in step.opname
+    }
+    own = [name for name in vars(one).get("__annotations__", ()) if name not in stored and name not in vars(one)]
+    if own and not (_is_shape(one, packages) or inspect.isabstract(one) or is_dataclass(one) or issubclass(one, dict)):
+        yield f"it declares {', '.join(own)}, which another class sets"
     above = [base for base in one.__mro__[1:] if base.__module__.partition(".")[0] in packages]
     for name, method in _methods(one).items():
         replaced = [base for base in above if name in _methods(base)]
@@ -138,6 +152,16 @@ def breaches_of_class(one: type, packages: tuple[str, ...] = LIBRARY) -> Iterato
             shape = _methods(base)[name]
             if shape.__doc__ and (Protocol in base.__bases__ or hasattr(shape, "__isabstractmethod__")):
                 yield f"{name} is documented by {base.__name__}; drop its docstring"
+
+
+def _is_shape(one: type, packages: tuple[str, ...]) -> bool:
+    is_ours, is_abstract = one.__module__.partition(".")[0] in packages, ABC in one.__bases__ or Protocol in one.__bases__
+    return not is_ours or (is_abstract and all(_is_shape(base, packages) for base in one.__bases__))
+
+
+def _depth(one: type, packages: tuple[str, ...]) -> int:
+    below = [] if _is_shape(one, packages) else [_depth(base, packages) for base in one.__bases__]
+    return max(below) + bool(_methods(one)) if below else 0
 
 
 def _methods(one: type) -> dict[str, FunctionType]:

@@ -34,7 +34,6 @@ def delta(*rows: tuple[int | None, str | None, int]) -> ZSet:
 
 
 def lines(batch: pa.RecordBatch) -> list[tuple[Any, ...]]:
-    """Return the rows of a batch as tuples."""
     return [tuple(line.values()) for line in batch.to_pylist()]
 
 

@@ -113,7 +113,6 @@ class Watch:
         self.most_hot_bytes = 0
 
     def watched(self, reader: pa.RecordBatchReader) -> pa.RecordBatchReader:
-        """Return a reader of the same batches."""
         return pa.RecordBatchReader.from_batches(reader.schema, self._batches(reader))
 
     def most_bytes(self) -> int:

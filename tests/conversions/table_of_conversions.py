@@ -138,7 +138,6 @@ def number_cells() -> list[tuple[int, Any, Any]]:
 
 
 def of_text(text: str, at: int) -> Any:
-    """Return what a text is in a type."""
     answer, kind = ANSWERS[text][at], list(TYPES.values())[at]
     if answer is None or answer == "today":
         return REFUSED

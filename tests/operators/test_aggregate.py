@@ -447,12 +447,10 @@ class JoinThenAggregate:
         self.joined = Epochs(self.join)
 
     def insert_left(self, *rows: tuple[int, str, str]) -> tuple[object, ...]:
-        """Insert, and return the row of the aggregate."""
         self.aggregate.feed(self.joined.feed(upsert(*rows), []))
         return self.row()
 
     def insert_right(self, *rows: tuple[int, str, str]) -> tuple[object, ...]:
-        """Insert, and return the row of the aggregate."""
         self.aggregate.feed(self.joined.feed([], upsert(*rows)))
         return self.row()
 

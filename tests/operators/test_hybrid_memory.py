@@ -138,7 +138,6 @@ class Buckets:
         self._split: list[list[ZSet]] = []
 
     def answer(self, tick: Tick, deltas: list[ZSet]) -> Iterator[ZSet]:
-        """Yield the answers of all buckets."""
         buckets = [delta.rows.column("k").to_numpy() % BUCKETS for delta in deltas]
         self._split = [
             [ZSet.of(delta.rows.filter(pa.array(of == bucket))) for delta, of in zip(deltas, buckets, strict=True)]
@@ -148,16 +147,13 @@ class Buckets:
             yield from join.answer(tick, parts)
 
     def absorb(self, tick: Tick, deltas: list[ZSet]) -> None:  # noqa: ARG002 - they were split for the answer
-        """Absorb in all buckets."""
         for join, parts in zip(self._joins, self._split, strict=True):
             join.absorb(tick, parts)
 
     def resident_bytes(self) -> int:
-        """Return the reports of all buckets."""
         return sum(join.resident_bytes() for join in self._joins)
 
     def statistics(self) -> dict[str, int]:
-        """Return the sums of all buckets."""
         counts = [join.statistics() for join in self._joins]
         return {name: sum(count[name] for count in counts) for name in counts[0]}
 

@@ -24,7 +24,6 @@ Story = list[tuple[str, list[Change], list[Change], list[Change]]]
 
 
 def keyed(name: str, columns: dict[str, pa.DataType], join_key: str, *primary_key: str) -> Relation:
-    """Return a relation of upserts."""
     return Relation(name=name, schema=pa.schema(columns), join_key=(join_key,), primary_key=primary_key, mode="upsert")
 
 

@@ -62,7 +62,6 @@ def hybrid(how: str = "inner", **options: Any) -> HashJoin:
 
 
 def many_orders(rows: int, *, first: int = 0, keys: int = 1000) -> ZSet:
-    """Return orders of `keys` customers."""
     ids = np.arange(first, first + rows)
     return ZSet.of({"id": ids, "k": [f"customer {number % keys}" for number in ids], "text": [A_LONG_TEXT] * rows})
 

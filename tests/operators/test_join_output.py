@@ -144,14 +144,12 @@ def delta(relation: Relation, values: list[Any]) -> ZSet:
 def matches(
     left_kind: pa.DataType, left_values: list[Any], right_kind: pa.DataType, right_values: list[Any]
 ) -> list[tuple[int, int]]:
-    """Return which of the values match, by position."""
     left, right = keyed("l", left_kind), keyed("r", right_kind)
     answer = HashJoin(left, right).answer(Tick(0), [delta(left, left_values), delta(right, right_values)])
     return sorted((row[0], row[2]) for chunk in answer for row, _ in chunk.to_pylist())
 
 
 def diagonal(count: int) -> list[tuple[int, int]]:
-    """Return the pairs (0, 0), (1, 1), ..."""
     return [(place, place) for place in range(count)]
 
 

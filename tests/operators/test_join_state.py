@@ -45,7 +45,6 @@ NEXT: list[tuple[list[Change], list[Change]]] = [
 
 
 def items_join(how: str = "full", **options: Any) -> HashJoin:
-    """Return the join of items and kinds."""
     return built(HashJoin, ITEMS, KINDS, how, **options)
 
 
@@ -56,7 +55,6 @@ ROWS, EPOCHS = 200_000, 40
 
 
 def many(epoch: int, weight: int) -> ZSet:
-    """Return the rows of one epoch."""
     ids = np.arange(epoch * ROWS // EPOCHS, (epoch + 1) * ROWS // EPOCHS)
     text = pa.array([f"row number {number} of a table" for number in ids])
     return ZSet.of({"id": ids, "k": text, "text": text}, np.full(len(ids), weight, np.int64), schema=WIDE)

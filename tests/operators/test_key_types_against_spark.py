@@ -152,12 +152,10 @@ def pool(kind: pa.DataType, values: list[Any]) -> pa.Array:
 
 
 def take(keys: pa.Array, places: list[int]) -> pa.Array:
-    """Return the keys at some places."""
     return pa.concat_arrays([keys.slice(place, 1) for place in places]) if places else keys.slice(0, 0)
 
 
 def delta(relation: Relation, keys: pa.Array, changes: Changes) -> ZSet:
-    """Return changes as a Z-set."""
     columns = [pa.array([number for number, _, _ in changes], pa.int64()), take(keys, [place for _, place, _ in changes])]
     return ZSet.of(pa.RecordBatch.from_arrays(columns, schema=relation.schema), [weight for _, _, weight in changes])
 

@@ -167,7 +167,6 @@ class CrashAt:
         self._dead = False
 
     def __call__(self, operation: Operation, act: Callable[[], Any]) -> Any:
-        """Do the operation, or be dead."""
         number = self.seen
         self.seen += 1
         if self._dead or (number == self._position and not self._after):

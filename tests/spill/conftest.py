@@ -29,7 +29,6 @@ def shelf(request: pytest.FixtureRequest, tmp_path: Path) -> Shelf:
 
 @pytest.fixture(params=sorted(SHELVES))
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ColdStore]:
-    """Give an empty store."""
     place = SHELVES[request.param](tmp_path)
     opened = place.open()
     yield opened

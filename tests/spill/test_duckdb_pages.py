@@ -43,7 +43,6 @@ HOSTILE_NAMES = [
 
 @pytest.fixture
 def file(tmp_path: Path) -> Iterator[DuckDBFile]:
-    """Give an open file."""
     opened = DuckDBFile(tmp_path / "cold.duckdb", memory_bytes=MEMORY)
     yield opened
     opened.close()

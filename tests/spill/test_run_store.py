@@ -37,7 +37,6 @@ def fill(store: ColdStore, puts: int, rows: int) -> list[ColdRow]:
 
 
 def refusal(open_store: Callable[[], Any]) -> StateError:
-    """Return the error that opening raises."""
     with pytest.raises(StateError) as refused:
         open_store()
     return refused.value

@@ -83,7 +83,6 @@ class Repeated:
                 yield ZSet.from_rows(change, self.output.schema, weights=[sign * count for count in change.values()])
 
     def absorb(self, tick: Tick, deltas: Sequence[ZSet]) -> None:
-        """Add the delta."""
         tick.check_follows(self.absorbed_epoch)
         self._rows, self.absorbed_epoch = self._after(deltas[0]), tick.epoch
         self._save()
@@ -100,7 +99,6 @@ class Repeated:
         return {"rows": table.replace_schema_metadata({_EPOCH: str(self.absorbed_epoch).encode()})}
 
     def snapshot_readers(self) -> Mapping[str, pa.RecordBatchReader]:
-        """Return their readers."""
         return {name: table.to_reader() for name, table in self.snapshot().items()}
 
     def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:
@@ -131,11 +129,9 @@ class Repeated:
         return self._file is None or self._file.exists()
 
     def resident_bytes(self) -> int:
-        """Return a guess."""
         return 100 * len(self._rows)
 
     def working_bytes(self) -> int:
-        """Return 0."""
         return 0
 
     def close(self) -> None:
@@ -179,7 +175,6 @@ class RepeatedStage(Stage):
 
     @property
     def state_tables(self) -> Mapping[str, TableKey]:
-        """Return the one table, by key."""
         return {"rows": TableKey(columns=self.key, of_input=0, is_whole=True)}
 
     def build(self, _options: StageOptions, directory: str | None) -> Repeated:
@@ -227,7 +222,6 @@ class RepeatedRequest(StageRequest):
         return RepeatedStage(source=replace(relation, join_key=(), primary_key=()), key=self.key, times=self.times)
 
     def shown_as(self, name: str, side: int, *, is_of_both: bool) -> str | None:  # noqa: ARG002 - there is one input
-        """Return the column as it is."""
         return name
 
 

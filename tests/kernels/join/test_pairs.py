@@ -40,7 +40,6 @@ def joined(how: str, left: Bag, right: Bag) -> dict[tuple[Any, ...], int]:
 
 
 def rows(key: str | None, *ids: int) -> list[Change]:
-    """Return insertions of rows with one key."""
     return insert(*((number, key, "x") for number in ids))
 
 

@@ -35,7 +35,6 @@ class Rows:
         )  # fmt: skip
 
     def at(self, row: int) -> int:
-        """Return the address of a row."""
         return self._records.address + row * self.layout.stride
 
     def equal(self, one: int, other: int) -> bool:

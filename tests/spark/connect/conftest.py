@@ -55,7 +55,6 @@ class Server:
 
     @property
     def url(self) -> str:
-        """Return the address of the server."""
         return f"sc://127.0.0.1:{self.port}"
 
     def start(self) -> Server:
@@ -126,13 +125,11 @@ class ClientProcess:
         return self._pool.submit(_with_session, function, given).result()
 
     def kill(self) -> None:
-        """Kill the process."""
         for process in self._pool._processes.values():
             process.kill()
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def close(self) -> None:
-        """End the process."""
         self._pool.shutdown()
 
 
@@ -146,7 +143,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def _inputs(tmp_path: Path) -> None:
-    """Make the directories of the inputs."""
     for name in ("orders", "names"):
         (tmp_path / name).mkdir()
 

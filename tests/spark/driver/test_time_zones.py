@@ -71,7 +71,6 @@ def shown(rows: Any) -> list[str]:
 
 
 def run(view: Any, place: Path, execution: str = "driver") -> list[str]:
-    """Return the rows of a view."""
     sink = Collected()
     writer = view.writeStream.options(checkpointLocation=str(place / "checkpoint"), execution=execution)
     writer.option("localStateDir", str(place / "local")).trigger(availableNow=True).to(sink).start().awaitTermination()
@@ -148,7 +147,6 @@ def of_batch(session: SparkSession, tmp_path: Path) -> list[str]:
 
 
 def places(session: SparkSession, tmp_path: Path) -> Any:
-    """Return the view of `PLACES`."""
     rows, others = (appends(one(session, tmp_path / to), name=to) for one, to in ((stream_of, "rows"), (days, "days")))
     joined = rows.join(others, on=[(Z.expr("CAST(at AS date)"), "day")], condition="hour(rows.at) > hour(days.at)")
     hour, last = Z.expr("hour(at)"), Z.max(Z.expr("CAST(at AS string)")).alias("last")

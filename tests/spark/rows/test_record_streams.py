@@ -29,7 +29,6 @@ KEPT = ("id", "customer_id", "amount", "note", "created", "d", "ts", "f")
 
 
 def stream_of(spark: SparkSession, directory: Path, records: pa.Table) -> DataFrame:
-    """Return records as a stream of one file."""
     directory.mkdir()
     lines = [json.dumps(row) for row in records.select(["key", "value", "topic", "partition", "offset"]).to_pylist()]
     (directory / "1.json").write_text("\n".join(lines))

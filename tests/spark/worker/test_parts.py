@@ -33,7 +33,6 @@ SCHEMA = pa.schema({"k": pa.int64(), "v": pa.string()})
 
 @pytest.fixture
 def files(tmp_path: Path) -> CheckpointFiles:
-    """Give the files of a checkpoint."""
     return CheckpointFiles.at(str(tmp_path / "checkpoint"), "query")
 
 

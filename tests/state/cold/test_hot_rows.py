@@ -28,7 +28,6 @@ MB = 1 << 20
 
 
 def filled(mode: ChangelogMode = "upsert", **options: Any) -> tuple[SideState, HotRows]:
-    """Return a side with five rows."""
     side = make_side(mode, **options)
     absorb(side, ROWS)
     hot = HotRows(side)

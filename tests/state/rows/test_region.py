@@ -27,12 +27,10 @@ HASHES = np.random.default_rng(5).integers(0, 1 << 32, 3_000).tolist()
 
 
 def put(region: Region, offset: int, content: bytes) -> None:
-    """Write into a region."""
     ctypes.memmove(region.address + offset, content, len(content))
 
 
 def get(region: Region, offset: int, length: int) -> bytes:
-    """Read from a region."""
     return ctypes.string_at(region.address + offset, length)
 
 

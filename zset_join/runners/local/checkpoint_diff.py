@@ -42,7 +42,7 @@ from zset_join.runners.local.contents import Contents
 from zset_join.runners.local.directory_plans import check_kept_here
 from zset_join.runners.local.evolving import Evolution, EvolutionStart
 from zset_join.runners.local.history import InputHistory, load_inputs, view_folder, view_rows
-from zset_join.runners.local.query_changes import Query, plan_of_program, readings_of_query
+from zset_join.runners.local.pipeline_epochs import Query, plan_of_program, readings_of_query
 from zset_join.runners.local.rebuilding import HeldCounts
 from zset_join.runners.local.stage_states import operators_of, shapes_of
 from zset_join.runners.local.stored_rows import read_again

@@ -17,57 +17,51 @@ from __future__ import annotations
 
 import datetime
 import threading
-import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Self, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, Unpack, cast, overload
 
 import pyarrow as pa
 
-from zset_join.core.epochs import Tick
-from zset_join.core.errors import ResourceError
-from zset_join.core.extras import raising_interrupts
+from zset_join.checkpoint.record import LATE_CHANGES_TOTAL
+from zset_join.core.errors import OptionError
 from zset_join.core.options import KeepState
-from zset_join.kernels.machine.first_use import compile_rest_in_background
+from zset_join.core.progress_line import progress_line
+from zset_join.core.shown_values import html_progress
+from zset_join.evolution.changed_columns import ChangeTerms, ColumnWords
+from zset_join.evolution.differences import PlanDiff
+from zset_join.plan.query_plan import one_view
 from zset_join.query.reading import Reading
-from zset_join.query.rows import PlannedQuery, planned
+from zset_join.query.rows import PlannedQuery
 from zset_join.query.view import View
-from zset_join.runners.common.epoch_spans import writes_spans
-from zset_join.runners.common.rejected import RejectedRows, warn_of_late_changes
-from zset_join.runners.common.workers import Workers
-from zset_join.runners.local.contents import Contents, repeated
+from zset_join.runners.local.contents import repeated, view_not_kept
 from zset_join.runners.local.directory_plans import (
     UNDO_EPOCHS,
     PipelineOptions,
     Place,
-    checked_undo_epochs,
-    note_given_change,
-    plan_of_directory,
+    terms_back,
 )
-from zset_join.runners.local.durable import PipelineDirectory
-from zset_join.runners.local.engine import AnsweredEpoch, Engine
-from zset_join.runners.local.history import InputHistory
-from zset_join.runners.local.outputs import Outputs, OutputsByView, PipelineOutputs, outputs_by_view
-from zset_join.runners.local.prepared import PreparedEpoch, epoch_gap, out_of_memory
+from zset_join.runners.local.explaining import explain_row
+from zset_join.runners.local.history import InputHistory, inputs_not_kept, part_of
+from zset_join.runners.local.outputs import Outputs, OutputsByView
+from zset_join.runners.local.pipeline_epochs import SNAPSHOT_AFTER_BYTES, PipelineEpochs, Query
+from zset_join.runners.local.prepared import PreparedEpoch
 from zset_join.runners.local.progress import (
-    epoch_counts,
     explained_budgets,
     explained_state,
     explained_threads,
     statistics_of,
-    write_span,
 )
-from zset_join.runners.local.query_changes import QueryChanges
-from zset_join.runners.local.questions import PipelineQuestions
+from zset_join.runners.local.questions import marks_by_stage, verify
 from zset_join.runners.local.snapshots import SavedState, load_state, save_state
-from zset_join.runners.local.stage_states import MemoryStates, StageStates, with_long_chunks
-from zset_join.runners.local.taking import RowTaking, dead_letters, no_dead_letters, replay_letters
-from zset_join.runners.local.watched import PublishedEpochs, open_pipeline_console
-from zset_join.runners.local.watermarks import Watermarks, processing_time_us
-from zset_join.sources.source import Undecodable
+from zset_join.runners.local.taking import replay_letters
+from zset_join.runners.local.watched import open_pipeline_console
+from zset_join.sinks.sink import Sink
 from zset_join.stages.lookup_join import explained_for
 from zset_join.stages.stage import StageOptions
+from zset_join.tools.batch import BatchTimes
+from zset_join.tools.reports import RowHistory, VerificationReport
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import NextDue, earliest
 
@@ -82,12 +76,10 @@ else:
 
     Answer = TypeVar("Answer")
 
-_Done = TypeVar("_Done")
-
 __all__ = ["Pipeline"]
 
 
-class Pipeline(PipelineQuestions, QueryChanges, Generic[Answer]):
+class Pipeline(PipelineEpochs, Generic[Answer]):
     """Run a query in this process.
 
     Run it: `step`, `prepare`, `commit`, `next_due`, `replay`, `save`, `load`, `close`.
@@ -150,76 +142,30 @@ class Pipeline(PipelineQuestions, QueryChanges, Generic[Answer]):
         outputs: Outputs | OutputsByView = (),
         options: StageOptions | None = None,
         idle_timeout_seconds: float | None = None,
-        snapshot_after_bytes: int = 64 * 1024 * 1024,
+        snapshot_after_bytes: int = SNAPSHOT_AFTER_BYTES,
         keep_state: KeepState = "all",
         undo_epochs: int = UNDO_EPOCHS,
         threads: int = 1,
         before_begin: Callable[[Mapping[str, Any]], None] | None = None,
     ) -> None:
-        query = planned(view, keep_state=keep_state)
-        self._undo_epochs = checked_undo_epochs(undo_epochs)
-        self._has_several, self.plan, self._readings = query.has_several, query.plan, query.readings
-        self._views = view if isinstance(view, Mapping) else None
-        if directory is not None:
-            self.plan = plan_of_directory(directory, self.plan, has_names=self._has_several)
-        compile_rest_in_background()
-        self.epoch = 0
-        self.progress: Mapping[str, Any] = {}
-        self.positions: Mapping[str, Any] = {}
-        self._options = with_long_chunks(StageOptions() if options is None else options)
-        quarantines = self._options.on_bad_input == "quarantine"
-        idle_us = None if idle_timeout_seconds is None else int(idle_timeout_seconds * 1_000_000)
-        self._watermarks = Watermarks(self.plan, idle_timeout_us=idle_us)
-        self._taking = RowTaking(self.plan, self._readings, is_strict=self._options.on_bad_input == "error")
-        self._engine = Engine(self.plan, self._watermarks, quarantines=quarantines)
-        self.dead_letters: pa.Table = dead_letters(0, [])
-        held = {one.name: Contents(self.plan.output_of(one.name).schema) for one in self.plan.views}
-        self._contents = held if keep_view else None
-        self._history = InputHistory() if keep_inputs else None
-        self._processing_time_us: int | None = None
-        self._last: Mapping[str, ZSet] | None = None
-        self._unfinished: int | None = None
-        self._watching = PublishedEpochs()
-        self._is_closed = False
-        self._workers = Workers(threads)
-        self._memory: MemoryStates | None = None
-        self._directory: PipelineDirectory | None = None
-        sinks = outputs_by_view(self.plan, outputs, has_several=self._has_several)
-        if directory is None:
-            self._memory = MemoryStates(self.plan, self._options, workers=self._workers)
-            self._memory.share()
-        else:
-            self._directory = PipelineDirectory(
-                directory,
-                self.plan,
-                self._options,
-                self._watermarks,
-                self._contents,
-                self._history,
-                snapshot_after_bytes=snapshot_after_bytes,
-                workers=self._workers,
-            )
-        changed = None if self._directory is None else self._directory.checkpoint.changed
-        has_bare_view = changed is not None and changed.bare_view != ""
-        named = None if self._has_several else self.plan.name
-        bare_view = changed.bare_view if changed is not None and has_bare_view else named
-        self._dropped_sources = {} if changed is None else changed.gone
-        self._outputs = PipelineOutputs(sinks, quarantines=quarantines, bare_view=bare_view)
-        try:
-            self._go_on(before_begin)
-        except BaseException:
-            self.close()
-            raise
+        given = PipelineOptions(
+            keep_view=keep_view,
+            keep_inputs=keep_inputs,
+            outputs=outputs,
+            options=options,
+            idle_timeout_seconds=idle_timeout_seconds,
+            snapshot_after_bytes=snapshot_after_bytes,
+            keep_state=keep_state,
+            undo_epochs=undo_epochs,
+            threads=threads,
+            before_begin=before_begin,
+        )
+        super().__init__(view, directory, given)
 
     @property
     def schema(self) -> pa.Schema:
         """Return the columns of the only view; of several, `plan.output_of(name).schema` has those of each."""
         return self.plan.output.schema
-
-    @property
-    def views(self) -> tuple[str, ...]:
-        """Return the names of the views."""
-        return tuple(view.name for view in self.plan.views)
 
     @property
     def readings(self) -> Mapping[str, Reading]:
@@ -266,15 +212,6 @@ class Pipeline(PipelineQuestions, QueryChanges, Generic[Answer]):
         """
         return self._reporting_memory(self._step, rows or {}, processing_time, epoch, positions or {}, read)
 
-    def _reporting_memory(self, work: Callable[..., _Done], *given: Any) -> _Done:
-        """Return what work returns; memory that runs out is an error that names the epoch and whether it counts."""
-        wanted = self.epoch
-        try:
-            with self._watching.lock, raising_interrupts():
-                return work(*given)
-        except MemoryError as error:
-            raise out_of_memory(wanted, error, self._refusal(), is_taken=self.epoch > wanted) from error
-
     def _step(
         self,
         rows: Mapping[str, Any],
@@ -288,19 +225,6 @@ class Pipeline(PipelineQuestions, QueryChanges, Generic[Answer]):
             self._outputs.settle()
             return self._returned(self._replay(epoch))
         return self._returned(self._committed(self._prepared(rows, processing_time), positions, read))
-
-    @property
-    def directory(self) -> PipelineDirectory:
-        """Return the directory of the pipeline, for a runner that numbers its epochs.
-
-        Raises:
-            StateError: the pipeline was closed or interrupted.
-            OptionError: it is in memory.
-        """
-        self._check_usable()
-        if self._directory is None:
-            raise no_dead_letters()
-        return self._directory
 
     def prepare(
         self, rows: Mapping[str, Any] | None = None, *, processing_time: datetime.datetime | int | None = None
@@ -455,154 +379,288 @@ class Pipeline(PipelineQuestions, QueryChanges, Generic[Answer]):
         """Print a description of the query and its state."""
         print(self.explanation())  # noqa: T201 - printing is what explain() does in PySpark
 
-    def close(self) -> None:
-        """Release state, directory and outputs; afterwards the last contents of the views can be read, and nothing else done.
+    # -- questions -------------------------------------------------------------------------------------------------------
 
-        May be called twice. A view that was not read is listed when it is read: its state stays in memory until then. With a
-        directory it is read from the files, which raises `StateError` once they are gone.
+    def show(self, n: int = 20, *, view: str | None = None) -> None:
+        """Print the first rows of a view, each after its weight.
+
+        Raises:
+            OptionError: as `view`.
         """
-        if self._is_closed:
-            return
-        used = set[int]()
-        try:
-            if self._unfinished is None:  # else state may hold a part of an epoch
-                used = self._leave_views()
-        finally:
-            with self._watching.lock:  # what reads the state now ends first
-                self._is_closed = True
-            try:
-                self._outputs.close()
-            finally:
-                if self._memory is not None:
-                    self._memory.close(keeping=used)
-                if self._directory is not None:
-                    self._directory.close()
-                self._workers.close()
+        self.contents(view).show(n)
 
-    def __enter__(self) -> Self:
-        return self
+    def __repr__(self) -> str:
+        """Return the views and the number of epochs in one line; `explain` prints the plan."""
+        return f"Pipeline(views: {', '.join(one.name for one in self.plan.views)}; epochs: {self.epoch})"
 
-    def __exit__(self, *error: object) -> None:
-        self.close()
+    def _repr_html_(self) -> str:
+        """Return the plan and what the newest epoch did, for a notebook."""
+        return self.plan._repr_html_() + html_progress(self.progress)
 
-    def _go_on(self, before_begin: Callable[[Mapping[str, Any]], None] | None) -> None:
-        """Take up where the directory ends, and give the outputs what they may have missed."""
-        directory = self._directory
-        outputs = {name: self.plan.output_of(name) for name in self.views}
-        if directory is None:
-            self._outputs.open(outputs, None)
-        else:
-            self._outputs.open(outputs, directory.query_id, altered=directory.altered_views())
-            directory.check_outputs(self._outputs.epochs())
-        if directory is not None and (record := directory.last) is not None:
-            self.epoch = record.epoch + 1
-            self.progress = record.progress
-            self.positions = record.positions
-            self._processing_time_us = record.processing_time_us
-            self._last = directory.answers(record)
-            if self._outputs.is_any:
-                for epoch, answers, link, begins in directory.newest_answers(record, self._last):
-                    self._outputs.add(epoch, answers, link, begins)
-                    self._outputs.settle()
-            note_given_change(directory.checkpoint)
-        self._list_views(self._options)
-        self._publish()
-        if before_begin is not None:
-            before_begin(self.positions)
-        if directory is not None:
-            directory.begin()
+    def verify(
+        self, *, view: str | None = None, contents: ZSet | None = None, most_differences: int = 20
+    ) -> VerificationReport:
+        """Compare a view with DuckDB's batch query over all inputs; needs `keep_inputs`.
 
-    def _prepared(self, rows: Mapping[str, Any], processing_time: datetime.datetime | int | None) -> PreparedEpoch:
-        """Return the next epoch, answered; what sources refused is before what stages do."""
-        self._check_usable()
-        self._outputs.settle()
-        deltas, unread, far = self._taking.deltas(rows, self.epoch, self._watermarks.known)
-        time_us = processing_time_us(processing_time, self._processing_time_us)
-        while True:
-            try:
-                return self._answered(deltas, unread, far, time_us)
-            except ResourceError as error:
-                if error.code != "TOO_MANY_ROWS" or self._options.on_bad_input == "error":
-                    raise
-                deltas, heavy = self._taking.without_heavy(deltas, error.facts.get("views", self.views))
-                if not heavy:
-                    raise
-                far += heavy
+        Args:
+            view: its name; optional if there is only one.
+            contents: the rows to compare, with weights, as an output holds them; default: those of `keep_view`.
+            most_differences: differing rows to list.
 
-    def _answered(
-        self, deltas: Mapping[str, ZSet], unread: Sequence[Undecodable], far: Sequence[RejectedRows], time_us: int
-    ) -> PreparedEpoch:
-        if self._memory is not None:
-            return PreparedEpoch(self._checked(self._memory, deltas, far, time_us), deltas, unread, None)
-        with ExitStack() as stack:
-            opened = stack.enter_context(self.directory.epoch(Tick(self.epoch, time_us)))
-            return PreparedEpoch(self._checked(opened, deltas, far, time_us), deltas, unread, opened, stack.pop_all())
+        Raises:
+            OptionError: contents or inputs are not kept; or `VIEW_NAME`.
+            PlanError: DuckDB cannot run a part of the query.
+        """
+        with progress_line(f"verifying {view or ', '.join(one.name for one in self.plan.views)}"):
+            return self.verification(view=view, contents=contents, most_differences=most_differences)()
 
-    def _checked(
-        self, states: StageStates, deltas: Mapping[str, ZSet], far: Sequence[RejectedRows], time_us: int
-    ) -> AnsweredEpoch:
-        answered = self._engine.answer(states, self.epoch, deltas, time_us)
-        answered.rejected[:0] = far
-        answered.rejected += self._outputs.check(self.epoch, answered.answers)
-        return answered
+    def verification(
+        self, *, view: str | None = None, contents: ZSet | None = None, most_differences: int = 20
+    ) -> Callable[[], VerificationReport]:
+        """Return `verify` over the present input as a function that another thread may call.
 
-    def _committed(self, prepared: PreparedEpoch, positions: Mapping[str, Any], read: str | None) -> Mapping[str, ZSet]:
-        with prepared:
-            return self._commit(prepared, positions, read)
+        Raises:
+            OptionError: as `verify`.
+        """
+        history = self._kept_inputs("verify()").copied()
+        contents = self.contents(view) if contents is None else contents
+        if not self.epoch:
+            return lambda: VerificationReport(equal=True, epoch=None, expected_rows=0, actual_rows=0, different_rows=0)
+        plan, watermarks, epoch = one_view(self.plan, view), self._watermarks.known.stages, self.epoch - 1
+        late = frozenset(self.progress.get(LATE_CHANGES_TOTAL, ()))
+        times = [
+            BatchTimes(watermark_us=watermarks[number], processing_time_us=self._processing_time_us, late_inputs=late)
+            for number in self.plan.stages_of(plan.name)
+        ]
+        marks = marks_by_stage(self._watermarks, history, self.plan, plan.name)
+        return lambda: verify(plan, history, contents, times, marks, epoch=epoch, most_differences=most_differences)
 
-    def _commit(self, prepared: PreparedEpoch, positions: Mapping[str, Any], read: str | None) -> Mapping[str, ZSet]:
-        begun = time.perf_counter()
-        answered, deltas = prepared.answered, prepared.deltas
-        reached = {**self.positions, **positions}
-        letters, before = dead_letters(answered.epoch, answered.rejected, prepared.unread), self.progress
-        if self._memory is not None:
-            lookups = self._memory.effects.counts()
-            counts = epoch_counts(deltas, answered, prepared.unread, lookups, times=self._watermarks.known, last=before)
-            self._unfinished = self.epoch  # until all of the epoch is taken
-            self._memory.absorb(answered.requested)
-            self.dead_letters, self.progress = letters, counts
-        else:
-            self._commit_durably(prepared, letters, reached, read)
-        prepared.close()
-        self.positions = reached
-        self._take(answered, deltas)
-        taken = time.perf_counter()
-        self._outputs.add(answered.epoch, answered.answers, self._link())
-        self._unfinished = None
-        self._outputs.settle()
-        self._watching.publish(self, answered, letters)
-        if writes_spans():
-            write_span(", ".join(self.views), self._directory, self.progress, taken - begun, time.perf_counter() - taken)
-        warn_of_late_changes(self.progress, before)
-        return answered.answers
+    def explain_row(self, row: Mapping[str, Any], *, view: str | None = None, most_changes: int = 100) -> RowHistory:
+        """List the input changes that produced and retracted the rows of a view with given values; needs `keep_inputs`.
 
-    def _commit_durably(self, prepared: PreparedEpoch, letters: pa.Table, reached: Mapping[str, Any], read: str | None) -> None:
-        answered, directory = prepared.answered, self._directory
-        assert directory is not None and prepared.opened is not None  # noqa: S101, PT018 - as `_prepared` made it
-        directory.put_aside(answered.epoch, letters)
-        times, lookups = self._watermarks.known, directory.effects.counts()
-        counts = epoch_counts(prepared.deltas, answered, prepared.unread, lookups, times=times, last=self.progress)
-        self._unfinished = self.epoch  # until all of the epoch is taken, or it is seen that it does not count
-        try:
-            record = directory.commit(prepared.opened, answered, prepared.deltas, counts, reached, read)
-        except BaseException:
-            self._unfinished = None if directory.outcome(answered.epoch) == "open" else answered.epoch
-            raise
-        self.progress, self.dead_letters = record.progress, letters
+        Args:
+            row: columns of the view to values.
+            view: its name; optional if there is only one.
+            most_changes: changes to list per epoch.
 
-    def _take(self, answered: AnsweredEpoch, deltas: Mapping[str, ZSet]) -> None:
-        """Go on from an epoch that counts."""
-        if self._history is not None:
-            self._history.add(answered.epoch, answered.processing_time_us, deltas, fetched=answered.fetched(self.plan))
-        self._engine.take(answered)
-        self._processing_time_us = answered.processing_time_us
-        self._last = answered.answers
-        self.epoch += 1
-        for name, contents in (self._contents or {}).items():
-            contents.add(answered.answers[name])
-        self._publish()
+        Raises:
+            OptionError: unknown columns, more changes than the limit, or inputs are not kept; or `VIEW_NAME`.
+        """
+        return self.row_question(row, view=view, most_changes=most_changes)()
 
-    def _replay(self, epoch: int) -> Mapping[str, ZSet]:
-        if self._last is None or epoch != self.epoch - 1:
-            raise epoch_gap(epoch, self.epoch)
-        return self._last
+    def row_question(
+        self, row: Mapping[str, Any], *, view: str | None = None, most_changes: int = 100
+    ) -> Callable[[], RowHistory]:
+        """Return `explain_row` over the present input as a function that another thread may call.
+
+        Raises:
+            OptionError: as `explain_row`.
+        """
+        plan, history = one_view(self.plan, view), self._kept_inputs("explain_row()").copied()
+        stages, sources = self.plan.stages_of(plan.name), [source.name for source in plan.sources]
+        return lambda: explain_row(plan, part_of(history, stages, sources), self._options, row, most_changes=most_changes)
+
+    def contents(self, name: str | None = None) -> ZSet:
+        """Return the contents of a view, each distinct row with its weight.
+
+        Args:
+            name: of the view; optional if there is only one.
+
+        Raises:
+            OptionError: contents are not kept; or `VIEW_NAME`.
+        """
+        view = self.plan.view(name)
+        if self._contents is None:
+            raise view_not_kept()
+        return self._contents[view.name].rows()
+
+    def options_in_force(self) -> dict[str, Any]:
+        """Return the options of the pipeline, defaults included."""
+        shown = {one.name: getattr(self._options, one.name) for one in fields(self._options)}
+        return {**shown, "keep_view": self._contents is not None, "keep_inputs": self._history is not None}
+
+    def _kept_inputs(self, what: str) -> InputHistory:
+        if self._history is None:
+            raise inputs_not_kept(what)
+        return self._history
+
+    # -- another query ---------------------------------------------------------------------------------------------------
+
+    @progress_line("comparing with another query")
+    def diff(
+        self,
+        view: Query,
+        *,
+        renamed: Mapping[str, Mapping[str, str]] | None = None,
+        defaults: Mapping[str, Mapping[str, Any]] | None = None,
+        reread: Mapping[str, Any] | None = None,
+        as_now: bool = False,
+    ) -> PlanDiff:
+        """Return how the answers of another query would differ over all input so far. Nothing changes.
+
+        Args:
+            view: the new query: a view, or all views by name; a present view that is not among them would be dropped.
+            renamed: as for `evolve`.
+            defaults: as for `evolve`.
+            reread: as for `evolve`.
+            as_now: as for `evolve`.
+
+        Raises:
+            PlanError: the query cannot be planned.
+            StateError: `EVOLVE_NO_ROWS`, `EVOLVE_BY_TIME`, `EVOLVE_SOURCE`, `EVOLVE_COLUMN`: what it needs is not stored; see
+                `evolve`.
+            BadInputError: a row that the new query cannot evaluate.
+
+        Cost: every row that a new stage reads, and the rows of views that may differ, in memory; with a directory the last
+        epoch is absorbed into the local state.
+
+        >>> from zset_join.expressions import col
+        >>> from zset_join.pipeline import Pipeline, changes
+        >>> orders = changes("orders", {"id": pa.int64(), "total": pa.int64()}, keys="id")
+        >>> pipeline = Pipeline(orders.where(col("total") > 10))
+        >>> _ = pipeline.step({"orders": [{"id": 1, "total": 5}, {"id": 2, "total": 20}]})
+        >>> print(pipeline.diff(orders.where(col("total") > 1)))
+        Traceback (most recent call last):
+            ...
+        zset_join.core.errors.StateError: [EVOLVE_NO_ROWS] ...
+        """
+        words = ColumnWords(renamed=renamed or {}, defaults=defaults or {})
+        return self.diff_with(view, ChangeTerms(words=words, reread=reread, as_now=as_now))
+
+    @progress_line("changing the query")
+    def evolve(
+        self,
+        view: Query,
+        *,
+        outputs: Outputs | OutputsByView | None = None,
+        new_table: str | Mapping[str, str] | None = None,
+        as_now: bool = False,
+        renamed: Mapping[str, Mapping[str, str]] | None = None,
+        defaults: Mapping[str, Mapping[str, Any]] | None = None,
+        reread: Mapping[str, Any] | None = None,
+    ) -> PlanDiff:
+        """Replace the query in an epoch without input; the outputs receive the difference of the views.
+
+        Stages of both queries over the same inputs keep their state. Others are built from the nearest stored
+        rows. With a directory one record commits plan and difference; later starts reject the old query.
+
+        Args:
+            view: the new query: a view, or all views by name. Other views are dropped, their outputs closed.
+            outputs: new outputs by view, which receive all its rows. Other views keep their outputs.
+            new_table: a name for the only view, or names by view: new tables, filled at once.
+            as_now: build stages whose answer depends on arrival as if all stored rows arrived now.
+            renamed: by source, the old and the new names of renamed columns.
+            defaults: by source, the values of added columns in stored rows; else NULL.
+            reread: by source, all its rows again, for columns that are not stored: rows, a function that
+                returns them, or the name of a file or table, see `zset_join.sources.source`.
+
+        Returns:
+            The difference; its `taken` is the epoch.
+
+        Raises:
+            PlanError: the query cannot be planned.
+            StateError: `EVOLVE_NO_ROWS`, `EVOLVE_COLUMN`: needed rows or columns are not stored;
+                `EVOLVE_BY_TIME`: the answer of a new stage depends on arrival; `EVOLVE_SOURCE`: another key,
+                order, mode or time of a source, or its rows were dropped.
+            SinkError: `EVOLVE_OUTPUT`: a kept output would receive other columns, not only added last ones.
+            BadInputError: the new query cannot evaluate a row. None of these errors changes anything.
+            Exception: raised by an output; if `epoch` has advanced, the change is committed, as in `step`.
+
+        Cost: that of `diff`; with a directory also a snapshot per new stage and a log of the difference.
+        """
+        words = ColumnWords(renamed=renamed or {}, defaults=defaults or {})
+        return self.evolve_with(view, ChangeTerms(words=words, reread=reread, as_now=as_now), outputs, new_table)
+
+    def undo(
+        self,
+        *,
+        outputs: Outputs | OutputsByView | None = None,
+        new_table: str | Mapping[str, str] | None = None,
+    ) -> PlanDiff:
+        """Return to the query before the last change; a second `undo` restores the change.
+
+        What the change dropped is rebuilt from stored rows, or the call is rejected. It is possible for `undo_epochs` epochs
+        after the change.
+
+        Args:
+            outputs: as for `evolve`; outputs that gained columns do not lose them and must be replaced.
+            new_table: as for `evolve`.
+
+        Raises:
+            StateError: `NOTHING_TO_UNDO`: the query was never changed; `UNDO_GONE`: too many epochs ago; `UNDO_SOURCES`: the
+                directory was opened again since, and the earlier query reads a source that the present one does not read.
+            ZsetJoinError: as `evolve`. Nothing has changed.
+
+        >>> from zset_join.pipeline import Pipeline, changes
+        >>> orders = changes("orders", {"id": pa.int64(), "total": pa.int64()}, keys="id")
+        >>> pipeline = Pipeline({"orders": orders})
+        >>> _ = pipeline.step({"orders": [{"id": 1, "total": 5}]})
+        >>> _ = pipeline.add_view("totals", orders.select("total"))
+        >>> pipeline.undo().views["totals"].status, pipeline.views
+        ('dropped', ('orders',))
+        """
+        before = self._query_before()
+        terms = terms_back(before.columns, is_at_once=self.epoch == before.epoch + 1)
+        return self.evolve_with(before.query if before.views is None else before.views, terms, outputs, new_table)
+
+    def add_view(self, name: str, view: View, *, outputs: Outputs | Sink = ()) -> PlanDiff:
+        """Add a view; its first rows are those it would have if it had run from the start.
+
+        It is `evolve` with one more view: shared stages keep their state, and all its rows are the answer of an epoch without
+        input. The next program that opens the directory must pass all views in the order of their addition.
+
+        Args:
+            name: a new name.
+            view: the query.
+            outputs: receive all its rows first.
+
+        Raises:
+            OptionError: `VIEW_NAME`: the name is taken, or the pipeline has one view without a name.
+            ZsetJoinError: as `evolve`; nothing has changed.
+
+        >>> from zset_join.pipeline import Pipeline, changes
+        >>> orders = changes("orders", {"id": pa.int64(), "total": pa.int64()}, keys="id")
+        >>> pipeline = Pipeline({"orders": orders})
+        >>> _ = pipeline.step({"orders": [{"id": 1, "total": 5}, {"id": 2, "total": 20}]})
+        >>> print(pipeline.add_view("totals", orders.select("total")).views["totals"])
+        view "totals" is added, with 2 rows
+        >>> pipeline.drop_view("orders").taken, pipeline.views
+        (2, ('totals',))
+        """
+        views = self._named_views()
+        if name in views:
+            raise _view_name(f"add_view() was given {name!r}, and there is a view of that name", name, views)
+        return self.evolve({**views, name: view}, outputs={name: outputs} if outputs else None)
+
+    def drop_view(self, name: str) -> PlanDiff:
+        """Remove a view with the state that only it uses, and close its outputs.
+
+        A source that no other view reads is removed as well, and can return under its name only if inputs are kept.
+
+        Args:
+            name: of the view.
+
+        Raises:
+            OptionError: `VIEW_NAME`: there is no such view, or it is the only one.
+        """
+        views = self._named_views()
+        if name not in views or len(views) == 1:
+            raise _view_name(f"drop_view() was given {name!r}, which is no view, or the only one", name, views)
+        return self.evolve({other: view for other, view in views.items() if other != name})
+
+    def _named_views(self) -> Mapping[str, View]:
+        if self._views is None and self._has_several:
+            names = [one.name for one in self.plan.views]
+            raise _view_name("undo() restored a query whose views have no names", None, names)
+        if self._views is None:
+            raise _view_name("views can be added and dropped only in a pipeline of named views", None, ())
+        return self._views
+
+
+def _view_name(what: str, name: str | None, views: Iterable[str]) -> OptionError:
+    return OptionError(
+        f"{what}; its views are {list(views)}. Name another one, or give evolve() all views by name.",
+        code="VIEW_NAME",
+        name=name,
+        names=list(views),
+    )

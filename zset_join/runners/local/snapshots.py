@@ -29,8 +29,7 @@ from __future__ import annotations
 import json
 import shutil
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -40,28 +39,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from zset_join.core.epochs import ChainLink
 from zset_join.core.errors import OptionError, StateError
 from zset_join.plan.query_plan import QueryPlan
-from zset_join.query.reading import Reading
-from zset_join.query.view import View
-from zset_join.runners.local.contents import Contents, HeldRows, Listing, repeated, view_not_kept
-from zset_join.runners.local.directory_plans import QueryBefore
+from zset_join.runners.local.contents import HeldRows, repeated
 from zset_join.runners.local.durable import PipelineDirectory
-from zset_join.runners.local.engine import Engine
-from zset_join.runners.local.history import InputHistory
-from zset_join.runners.local.outputs import PipelineOutputs
-from zset_join.runners.local.prepared import DurableEpoch, closed, unfinished
-from zset_join.runners.local.stage_states import MemoryStates, shapes_of
+from zset_join.runners.local.prepared import DurableEpoch
 from zset_join.runners.local.stored_rows import list_view
-from zset_join.runners.local.taking import RowTaking
-from zset_join.runners.local.watched import PublishedEpochs
-from zset_join.runners.local.watermarks import Watermarks
 from zset_join.stages.stage import StageOptions
 from zset_join.zset import ZSet, single_batch
 from zset_join.zset.protocol import AnswerListingOperator, DurableOperator
 
-__all__ = ["SavedState", "Snapshot", "Snapshots", "load_state", "save_state"]
+__all__ = ["SavedState", "Snapshot", "lasts", "list_view_of_directory", "load_state", "save_state"]
 
 _FORMAT = 2
 _WEIGHT = "__weight"
@@ -212,116 +200,6 @@ class Snapshot:
         return {name: self.table(name) for name in self._held}
 
 
-class Snapshots:
-    """The parts of a pipeline, which `Pipeline` makes, and snapshots of its views for readers in other threads."""
-
-    plan: QueryPlan
-    epoch: int
-    progress: Mapping[str, Any]
-    positions: Mapping[str, Any]
-    dead_letters: pa.Table
-    _before: QueryBefore | None = None
-    _contents: Mapping[str, Contents] | None
-    _directory: PipelineDirectory | None
-    _dropped_sources: Mapping[str, int]
-    _engine: Engine
-    _has_several: bool
-    _history: InputHistory | None
-    _is_closed: bool
-    _last: Mapping[str, ZSet] | None
-    _memory: MemoryStates | None
-    _options: StageOptions
-    _outputs: PipelineOutputs
-    _processing_time_us: int | None
-    _published: Snapshot | None = None
-    _readings: Mapping[str, Reading]
-    _taking: RowTaking
-    _undo_epochs: int
-    _unfinished: int | None
-    _views: Mapping[str, View] | None
-    _watching: PublishedEpochs
-    _watermarks: Watermarks
-
-    def snapshot(self) -> Snapshot:
-        """Return the contents of all views after the newest epoch, immutable, for any thread."""
-        published = self._published
-        if published is None:
-            if self._contents is None:
-                raise view_not_kept()
-            with self._watching.lock:  # state or plan changes; then views are published again
-                published = self._published
-        assert published is not None  # noqa: S101 - a pipeline that keeps its views publishes them from the start
-        return published
-
-    def _publish(self) -> None:
-        """Make an epoch visible that all views have taken."""
-        if self._contents is not None:
-            held = {name: contents.held() for name, contents in self._contents.items()}
-            self._published = Snapshot(self.plan, self.epoch - 1 if self.epoch else None, held)
-
-    def _list_views(self, options: StageOptions) -> None:
-        """List views from the state of the stages, where it holds them; call it when plan, state and contents fit each other.
-
-        With kept inputs deltas are summed, since `verify` compares them.
-        """
-        memory, directory = (self._memory, self._directory) if self._history is None else (None, None)
-        with ExitStack() as held:
-            shapes = shapes_of(self.plan, options, held) if directory is not None and self._contents else {}
-            for name, contents in (self._contents or {}).items():
-                rows: Callable[[], ZSet] | None = None
-                if memory is not None:
-                    rows = list_view(self.plan, self.plan.view(name), memory.operators, options)
-                elif directory is not None:
-                    rows = _list_view_of_directory(directory, self.plan, name, shapes, options)
-                contents.list_by(None if rows is None else Listing(rows, self._watching.lock, self._check_usable))
-
-    def _leave_views(self) -> set[int]:
-        """End the views; return the numbers of the states from which those that were not read are listed when they are read."""
-        used = set[int]()
-        with self._watching.lock:
-            for name, contents in (self._contents or {}).items():
-                rows = None if self._directory is None else partial(self._directory.left_view, name)
-                if contents.end(rows) and rows is None:
-                    origins = {feed.origin for feed in self.plan.view(name).feeds}
-                    used |= {self.plan.state_of[origin].number for origin in origins if isinstance(origin, int)}
-        return used
-
-    @contextmanager
-    def _settled_views(self) -> Iterator[None]:
-        """Change state or plan inside; snapshots that are held are read before, and threads that take one wait for the end."""
-        with self._watching.lock:
-            self._published = None
-            try:
-                for contents in (self._contents or {}).values():
-                    contents.settle()
-                yield
-            finally:
-                self._publish()
-
-    def _in_memory(self, what: str) -> MemoryStates:
-        self._check_usable()
-        if self._memory is None:
-            raise lasts(what)
-        return self._memory
-
-    def _link(self) -> ChainLink | None:
-        """Return the place of the last epoch in the chain of epochs; None in memory."""
-        record = None if self._directory is None else self._directory.last
-        return None if record is None else record.link
-
-    def _check_usable(self) -> None:
-        if (refusal := self._refusal()) is not None:
-            raise refusal
-
-    def _refusal(self) -> StateError | None:
-        """Return why the pipeline can no longer be used; None where it can."""
-        if self._is_closed:
-            return closed()
-        if self._unfinished is None:
-            return None
-        return unfinished(self._unfinished, None if self._directory is None else self._directory.outcome(self._unfinished))
-
-
 class _OpenStages:
     """Return the operators of the stages that are being read, one reader at a time."""
 
@@ -333,7 +211,7 @@ class _OpenStages:
         return self.epoch.read(number)
 
 
-def _list_view_of_directory(
+def list_view_of_directory(
     directory: PipelineDirectory, plan: QueryPlan, name: str, shapes: Mapping[int, DurableOperator], options: StageOptions
 ) -> Callable[[], ZSet] | None:
     """Return what `list_view` does, over stages that are opened when rows are read."""

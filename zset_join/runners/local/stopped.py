@@ -49,9 +49,8 @@ from zset_join.runners.local.directory_plans import (
 )
 from zset_join.runners.local.durable import PipelineDirectory
 from zset_join.runners.local.evolving import Evolution
-from zset_join.runners.local.pipeline import Pipeline
+from zset_join.runners.local.pipeline_epochs import PipelineEpochs, Query
 from zset_join.runners.local.prepared import DurableEpoch
-from zset_join.runners.local.query_changes import Query
 from zset_join.stages.stage import StageOptions
 from zset_join.storage.folder import is_local
 from zset_join.zset.protocol import DurableOperator
@@ -105,9 +104,11 @@ def _opened(directory: str | Path, new_tables: Collection[str]) -> Iterator[_Sto
         _StoppedPipeline(
             _without_program(plan),
             _place(location, temporary),
-            keep_view=described["keeps_view"],
-            keep_inputs=described["keeps_inputs"],
-            options=StageOptions(on_bad_input="quarantine"),
+            {
+                "keep_view": described["keeps_view"],
+                "keep_inputs": described["keeps_inputs"],
+                "options": StageOptions(on_bad_input="quarantine"),
+            },
         ) as pipeline,
     ):
         pipeline.new_tables = new_tables
@@ -118,7 +119,7 @@ def _without_program(plan: QueryPlan) -> PlannedQuery:
     return PlannedQuery(plan=plan, readings={}, has_several=len(plan.views) > 1)
 
 
-class _StoppedPipeline(Pipeline[Any]):
+class _StoppedPipeline(PipelineEpochs):
     """The pipeline of a directory, without its program and its outputs."""
 
     new_tables: Collection[str] = ()

@@ -96,11 +96,11 @@ class PublishedEpochs:
         self.deltas: deque[_Deltas] = deque(maxlen=_KEPT_DELTAS)
         self.letters: deque[pa.Table] = deque(maxlen=_KEPT_LETTERS)
 
-    def publish(self, pipeline: WatchablePipeline, answered: AnsweredEpoch, letters: pa.Table) -> None:
+    def publish(self, summary: Callable[[], PublishedEpoch], answered: AnsweredEpoch, letters: pa.Table) -> None:
         """Keep the summary of an epoch that was taken; nothing where nobody watches."""
         if not self.is_watched:
             return
-        self.epochs.append(pipeline.published_epoch())
+        self.epochs.append(summary())
         fed = {number: tuple(deltas) for number, (_, deltas) in answered.requested.items()}
         self.deltas.append(_Deltas(answered.epoch, dict(answered.answers), fed))
         if letters.num_rows:
