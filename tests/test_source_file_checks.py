@@ -24,11 +24,15 @@ def test_a_file_has_at_most_900_lines(tmp_path: Path) -> None:
 
 def test_a_room_without_places_names_none(tmp_path: Path) -> None:
     written(tmp_path / "zset_join" / "__init__.py", "")
-    source = "class OnDriver:\n    held: int\n\ndef move(to_executors): ...\n"
+    source = "class OnDriver:\n    held: int\n\ndef move(to_executors):\n    self.rows_in_memory = connects = 1\n"
 
     found = list(breaches(written(tmp_path / "zset_join" / "plan" / "moved.py", source)))
 
-    assert [one.split(" is named")[0] for one in found] == ["line 1: OnDriver", "line 4: to_executors"]
+    assert [one.split(" is named")[0] for one in found] == [
+        "line 1: OnDriver",
+        "line 4: to_executors",
+        "line 5: rows_in_memory",
+    ]
     assert list(breaches(written(tmp_path / "zset_join" / "runners" / "moved.py", source))) == []
     (found_flags,) = breaches(written(tmp_path / "zset_join" / "flags.py", "def go(a: bool, b: bool, *, c: bool): ...\n"))
     assert "go has more than 2 flags" in found_flags

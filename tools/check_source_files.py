@@ -5,7 +5,7 @@
 - The names of the gateway into a JVM are used in `zset_join/runners/spark/frames/classic` alone: Spark Connect
   has none.
 - A place is not a feature: in `plan`, `stages`, `evolution`, `tools` and `checkpoint` nothing is named after the driver,
-  executors or Spark Connect.
+  executors, Spark Connect, or after being in memory or in a directory.
 - No function of the library has more than two flags: those are cases, which have names.
 - No class of the library is more than two classes with methods below a protocol, an abstract base or `object`. None declares
   an attribute that its methods do not set, but for protocols, abstract classes and dataclasses.
@@ -44,7 +44,7 @@ GATEWAY_NAMES = frozenset(
 )
 GATEWAY_PACKAGE = ("zset_join", "runners", "spark", "frames", "classic")
 PLACELESS_ROOMS = frozenset({"checkpoint", "evolution", "plan", "stages", "tools"})
-PLACES = frozenset({"connect", "driver", "executor", "executors"})
+PLACES = re.compile(r"(?<![a-z])(connect|drivers?|executors?|(in|of|on|to)_(memory|directory))(?![a-z])")
 LIBRARY = ("spill", "zset_join")
 _MAKING = frozenset({"__init__", "__init_subclass__", "__new__", "__post_init__"})
 SKIPPED_DIRECTORIES = frozenset({"__pycache__", "artifacts", "build", "dist"})
@@ -99,19 +99,16 @@ def gateway_uses(source: str) -> Iterator[str]:
 
 
 def names_of_places(source: str, stem: str) -> Iterator[str]:
-    """Yield what a module defines under the name of a place: itself, a function, a class, a field or a parameter."""
+    """Yield what a module defines under the name of a place: itself, a function, a class, a variable or a parameter."""
     named = [(1, stem)]
     for node in ast.walk(ast.parse(source)):
         match node:
-            case (
-                ast.FunctionDef(name=name)
-                | ast.ClassDef(name=name)
-                | ast.AnnAssign(target=ast.Name(id=name))
-                | ast.arg(arg=name)
-            ):
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name) | ast.arg(arg=name):
+                named.append((node.lineno, name))
+            case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
                 named.append((node.lineno, name))
     for line, name in named:
-        if PLACES & {*re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower().split("_")}:
+        if PLACES.search(re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()):
             yield f"line {line}: {name} is named after a place; this room has none"
 
 

@@ -43,7 +43,7 @@ def kept(*calls: tuple[str, str] | AggregateCall) -> list[str]:
         ([AggregateCall("count")], []),
         ([("count", "i")], ["CountOf"]),
         ([("count", "i"), ("sum", "i"), ("avg", "i")], ["SumOfIntegers"]),
-        ([("sum", "m"), ("sum", "w"), ("sum", "f")], ["SumOfIntegers", "SumOfDecimals", "SumOfFloats"]),
+        ([("sum", "m"), ("sum", "w"), ("sum", "f")], ["SumOfIntegers", "SumOfIntegers", "SumOfFloats"]),
         ([("sum", "f"), ("stddev", "f"), ("count", "f")], ["MomentsOfFloats"]),
         ([("sum", "i"), ("stddev", "i")], ["SumOfIntegers", "MomentsOfFloats"]),
         ([("min", "i"), ("max", "i"), ("count_distinct", "i"), ("collect_set", "i")], ["ValuesOf"]),
