@@ -29,7 +29,7 @@ __all__ = ["Check", "checks", "report"]
 
 LEAST_PYTHON, LEAST_JAVA, LEAST_SPARK = (3, 11), 17, (4, 1)
 LEAST_FREE_BYTES, LEAST_MEMORY_BYTES = 2 << 30, 1 << 30
-_REQUIRED = ("msgspec", "numba", "numpy", "platformdirs", "pyarrow")
+_REQUIRED = ("msgspec", "numba", "numpy", "platformdirs", "pyarrow", "typing_extensions")
 _OUTCOMES = ("ok", "note", "wrong")
 _GROUPS = "/sys/fs/cgroup"
 

@@ -58,7 +58,7 @@ _MADE_HERE: Mapping[str, frozenset[str]] = {
 }
 """What an answer may consist of beside plain values and errors of this library, by module."""
 _ERRORS = "zset_join.core.errors"
-_NO_MODULE = re.compile(r"No module named '(zset_join|spill|duckdb|msgspec|numba|numpy|pyarrow|sqlglot)\b")
+_NO_MODULE = re.compile(r"No module named '(zset_join|spill|duckdb|msgspec|numba|numpy|pyarrow|sqlglot|typing_extensions)\b")
 _ENDING_SECONDS = 15
 """How long the process of an earlier run may still hold the checkpoint."""
 _PART_BYTES = 1 << 20
