@@ -32,14 +32,13 @@ from zset_join.checkpoint import local_state as local_state_module
 from zset_join.checkpoint import record as record_module
 from zset_join.checkpoint.bucket import BucketState, StageContext
 from zset_join.checkpoint.checkpoint import Checkpoint
-from zset_join.checkpoint.log import LogEntry
 from zset_join.checkpoint.owner import Ownership
 from zset_join.checkpoint.reading import checkpoint_folder, stored_buckets
-from zset_join.checkpoint.record import BucketHistory, CommitRecord, PartEntry
+from zset_join.checkpoint.record import BucketHistory, CommitRecord, LogEntry, PartEntry
 from zset_join.checkpoint.snapshot import SnapshotEntry
 from zset_join.core.relation import Relation
-from zset_join.storage import local_folder
-from zset_join.storage.together import synced_together
+from zset_join.storage import folder as folder_module
+from zset_join.storage.local import synced_together
 from zset_join.zset import ZSet
 
 __all__ = ["BUCKETS", "JOIN", "QUERY_ID", "Driver", "Kind", "Place", "Task", "TaskReceipt", "bucket_of", "tiny_thresholds"]
@@ -184,7 +183,7 @@ class Driver:
 
     def open(self) -> Driver:
         """Claim the checkpoint, open it and the output, as a query does when it starts in a new process."""
-        local_folder._synced.clear()  # what a process holds of the disk dies with it
+        folder_module._synced.clear()  # what a process holds of the disk dies with it
         operator = self.history.build_join(None)
         self.relation = operator.output
         operator.close()

@@ -22,20 +22,18 @@ from faults import crash_states, damage, io_errors, kills, zombies
 from faults.histories import recorded_history
 from faults.tally import Tally
 from zset_join.checkpoint import local_state as local_state_module
-from zset_join.checkpoint import log as log_module
 from zset_join.checkpoint import record as record_module
 from zset_join.checkpoint.bucket import BucketState
 from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.checkpoint.clearing import Clearing
 from zset_join.checkpoint.files import CheckpointFiles, FileEntry
 from zset_join.checkpoint.local_state import LocalState, Stamp
-from zset_join.checkpoint.log import LogEntry
 from zset_join.checkpoint.owner import Ownership
 from zset_join.checkpoint.reading import CommittedState
-from zset_join.checkpoint.record import CommitRecord
+from zset_join.checkpoint.record import CommitRecord, LogEntry
 from zset_join.storage import local
+from zset_join.storage.folder import LocalFolder
 from zset_join.storage.local import FileLock, LocalFile
-from zset_join.storage.local_folder import LocalFolder
 from zset_join.zset import ZSet
 
 __all__ = ["MUTANTS", "CaughtError", "Mutant", "hunt"]
@@ -302,7 +300,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "attempts_share_a_name",
         "both attempts of a task write the same file",
-        _replaced(log_module, "attempt_name", _same_name),
+        _replaced(record_module, "attempt_name", _same_name),
         _twins,
     ),
     Mutant(

@@ -33,7 +33,7 @@ from faults.tally import Tally
 from faults.watching import OperationList
 from property_tests.bank import bank_epoch, bank_views, expected_views
 from zset_join.pipeline import Pipeline
-from zset_join.runners.common import sink_epochs
+from zset_join.runners.common import rejected
 from zset_join.runners.local.durable import PipelineDirectory
 from zset_join.runners.local.outputs import PipelineOutputs
 from zset_join.sinks.delta_view import DeltaViewSink
@@ -131,7 +131,7 @@ def _at_seams(seam: _Seam) -> Iterator[None]:
 
     write_all = surrounded(PipelineOutputs._write)
     with (
-        mock.patch.object(sink_epochs, "write_epoch", surrounded(write_epoch)),
+        mock.patch.object(rejected, "write_epoch", surrounded(write_epoch)),
         mock.patch.object(PipelineOutputs, "_write", lambda *arguments: write_all(*arguments)),
     ):
         yield

@@ -26,7 +26,7 @@ from unittest import mock
 
 import duckdb
 
-from zset_join.runners.common import sink_epochs
+from zset_join.runners.common import rejected
 from zset_join.testing.reference import Counts
 from zset_join.tools.position import positions
 
@@ -80,8 +80,8 @@ def death_between(number: int, epoch: int, faults: Path, execution: str) -> Abst
 
     stack = ExitStack()
     if execution == "driver":
-        write = mortal(sink_epochs.write_epoch, lambda _, epoch, *__: epoch)
-        stack.enter_context(mock.patch.object(sink_epochs, "write_epoch", write))
+        write = mortal(rejected.write_epoch, lambda _, epoch, *__: epoch)
+        stack.enter_context(mock.patch.object(rejected, "write_epoch", write))
         return stack
     for kind in (ChangelogOutput, SinkOutput, FunctionOutput):
         publish = mortal(kind.publish, lambda _, __, ___, record: record.epoch)

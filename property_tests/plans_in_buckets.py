@@ -29,8 +29,8 @@ from zset_join.pipeline import Pipeline, View
 from zset_join.plan.query_plan import QueryPlan, StateNode
 from zset_join.runners.common.exchange import Exchange, apart, side_table, together
 from zset_join.runners.common.stage_bucket import StageBucket
+from zset_join.runners.local.engine import MemoryStates
 from zset_join.runners.local.feeding import Feeding, of_schema
-from zset_join.runners.local.stage_states import MemoryStates
 from zset_join.runners.local.watermarks import Watermarks
 from zset_join.stages.stage import StageOptions
 from zset_join.state.rows.side_snapshot import SNAPSHOT_SEQUENCE, SNAPSHOT_WEIGHT, snapshot_counts

@@ -24,8 +24,7 @@ from zset_join.plan.query_plan import QueryPlan
 from zset_join.query.reading import readings_of
 from zset_join.query.view import View
 from zset_join.runners.common.rejected import Rejected
-from zset_join.runners.local.engine import AnsweredEpoch, Engine
-from zset_join.runners.local.stage_states import MemoryStates
+from zset_join.runners.local.engine import AnsweredEpoch, Engine, MemoryStates
 from zset_join.runners.local.watermarks import Watermarks
 from zset_join.stages.stage import StageOptions
 from zset_join.zset import ZSet

@@ -30,7 +30,7 @@ from zset_join.core.options import HotBudget
 from zset_join.expressions import col, left, lit, right
 from zset_join.pipeline import Pipeline, View, changes
 from zset_join.pipeline import functions as ZF  # noqa: N812 - as users write F
-from zset_join.runners.local.stage_states import MemoryStates
+from zset_join.runners.local.engine import MemoryStates
 from zset_join.stages.stage import StageOptions
 from zset_join.state.rows.side import SideState
 

@@ -17,7 +17,7 @@ from property_tests.evolving_columns import changed_columns_hold
 from property_tests.evolving_directories import changed_directories_hold
 from property_tests.laws import LawBrokenError
 from property_tests.profiles import profile_name
-from zset_join.conversions.python_values import python_values
+from zset_join.conversions.typed_values import python_values
 from zset_join.core.errors import ZsetJoinError
 from zset_join.evolution import changed_columns, differences, refusals
 from zset_join.plan import fingerprints

@@ -14,7 +14,7 @@ from property_tests.profiles import profile_name
 from property_tests.shared_tables import SharedCase, sharing_is_invisible
 from zset_join.core.errors import ZsetJoinError
 from zset_join.operators.shared_table import TableReader
-from zset_join.plan import sharing
+from zset_join.plan.passes import share_nodes
 from zset_join.plan.query_plan import StateNode
 from zset_join.state.time.key_runs import KeyRuns
 from zset_join.state.time.version_join import VersionJoin
@@ -53,7 +53,7 @@ BUGS: dict[str, tuple[bool, Any, str, Any]] = {
     "keys that another join stored are stored again": (True, KeyRuns, "number", lambda self, groups: None),
     "every join stores the versions": (True, VersionJoin, "fold", _owner_folds_for_all("_owns_table")),
     "the left rows of the last join are not kept": (True, StateNode, "fed", _forgets_a_left),
-    "joins share whatever the watermark they free by": (True, sharing._Readers, "why_not", _shares_whatever),
+    "joins share whatever the watermark they free by": (True, share_nodes._Readers, "why_not", _shares_whatever),
     "what waits in a shared table is not waited for": (True, TableReader, "next_due", lambda self: NOTHING_DUE),
 }
 

@@ -20,9 +20,8 @@ from zset_join.operators.upsert_table import Latest
 from zset_join.pipeline import Pipeline, changes
 from zset_join.plan.passes import share_nodes
 from zset_join.runners.local import feeding
-from zset_join.runners.local.engine import Engine
+from zset_join.runners.local.engine import Engine, built
 from zset_join.runners.local.prepared import DurableEpoch
-from zset_join.runners.local.stage_states import built
 from zset_join.state.rows.side import SideState
 from zset_join.zset import ZSet
 

@@ -47,12 +47,11 @@ from zset_join.pipeline import Pipeline, View, changes
 from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users import theirs
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.runners.common import stage_bucket
-from zset_join.runners.common.event_clock import stage_watermark
 from zset_join.runners.common.stage_bucket import BucketReceipt, StageBucket, log_input, report, report_due
 from zset_join.runners.local.directory_plans import described_plan, written_plan
 from zset_join.runners.local.evolving import Evolution
 from zset_join.runners.local.feeding import Feeding
-from zset_join.runners.local.watermarks import KnownTimes, SourceTime, Watermarks
+from zset_join.runners.local.watermarks import KnownTimes, SourceTime, Watermarks, stage_watermark
 from zset_join.runners.spark.driver import executors_change
 from zset_join.runners.spark.driver.executors_change import ChangedCheckpoint, ExecutorsForm
 from zset_join.runners.spark.driver.executors_state import ExecutorsState

@@ -11,10 +11,9 @@ import pyarrow as pa
 
 from zset_join.checkpoint.bucket import BucketState, StageContext
 from zset_join.checkpoint.checkpoint import Checkpoint
-from zset_join.checkpoint.log import LogEntry
 from zset_join.checkpoint.owner import Ownership
 from zset_join.checkpoint.reading import checkpoint_folder
-from zset_join.checkpoint.record import BucketHistory, CommitRecord
+from zset_join.checkpoint.record import BucketHistory, CommitRecord, LogEntry
 from zset_join.checkpoint.snapshot import SnapshotEntry
 from zset_join.core.epochs import Tick
 from zset_join.core.relation import Relation

@@ -17,8 +17,7 @@ from zset_join.checkpoint import local_state
 from zset_join.checkpoint.bucket import BucketState, StageContext, close_kept_operators
 from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.checkpoint.local_state import remove_unused
-from zset_join.checkpoint.log import LogEntry, merge_logs
-from zset_join.checkpoint.record import BucketHistory
+from zset_join.checkpoint.record import BucketHistory, LogEntry, merge_logs
 from zset_join.core.epochs import Tick
 from zset_join.core.errors import StateError
 from zset_join.core.relation import Relation

@@ -9,10 +9,9 @@ import pytest
 
 from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.checkpoint.files import FileEntry, attempt_name
-from zset_join.checkpoint.log import LogEntry
 from zset_join.checkpoint.owner import Ownership
 from zset_join.checkpoint.reading import checkpoint_folder, stored_buckets, stored_query_id
-from zset_join.checkpoint.record import BucketHistory, CommitRecord, PartEntry
+from zset_join.checkpoint.record import BucketHistory, CommitRecord, LogEntry, PartEntry
 from zset_join.checkpoint.snapshot import SnapshotEntry
 from zset_join.core.epochs import Tick
 from zset_join.core.errors import StateError

@@ -8,10 +8,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from zset_join.checkpoint import log
+from zset_join.checkpoint import record
 from zset_join.checkpoint.files import CheckpointFiles
-from zset_join.checkpoint.log import LogEntry, merge_logs, read_log, write_log
-from zset_join.checkpoint.record import BucketHistory
+from zset_join.checkpoint.record import BucketHistory, LogEntry, merge_logs, read_log, write_log
 from zset_join.core.epochs import Tick
 from zset_join.core.errors import StateError
 from zset_join.storage.trusted_files import json_text, read
@@ -45,7 +44,7 @@ def test_what_is_logged_comes_back_with_its_weights_and_tick(tmp_path: Path) -> 
 
 
 def test_a_large_epoch_that_is_written_piece_by_piece_comes_back_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log, "_BYTES_AT_ONCE", 0)
+    monkeypatch.setattr(record, "_BYTES_AT_ONCE", 0)
     orders, customers = ZSet.of({"id": [1, 2], "note": ["a", None]}, [1, -3], schema=ORDERS), ZSet.of({"id": [5]})
     entry = log_epoch(tmp_path, 7, orders, customers)
 

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from zset_join.checkpoint.files import FileEntry
-from zset_join.checkpoint.log import LogEntry
-from zset_join.checkpoint.record import MERGE_AFTER_FILES, BucketHistory, CommitRecord, HistoryTexts, PartEntry
+from zset_join.checkpoint.record import MERGE_AFTER_FILES, BucketHistory, CommitRecord, HistoryTexts, LogEntry, PartEntry
 from zset_join.checkpoint.snapshot import SnapshotEntry
 from zset_join.storage.trusted_files import UnknownFormatError
 from zset_join.zset.protocol import NextDue

@@ -10,10 +10,9 @@ import pytest
 from tests.storage.object_store import install
 from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.checkpoint.files import FileEntry, attempt_name
-from zset_join.checkpoint.log import LogEntry
 from zset_join.checkpoint.owner import Ownership
 from zset_join.checkpoint.reading import Rescaling, checkpoint_folder, read_committed, stored_buckets
-from zset_join.checkpoint.record import BucketHistory, CommitRecord
+from zset_join.checkpoint.record import BucketHistory, CommitRecord, LogEntry
 from zset_join.checkpoint.snapshot import SnapshotEntry
 from zset_join.core.epochs import Tick
 from zset_join.core.errors import StateError

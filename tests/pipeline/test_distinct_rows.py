@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from zset_join.pipeline import Pipeline, changes
-from zset_join.plan.distinct_rows import emits_distinct_rows
+from zset_join.plan.query_plan import emits_distinct_rows
 from zset_join.query.view import View
 from zset_join.zset import ZSet
 

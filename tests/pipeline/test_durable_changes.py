@@ -14,7 +14,7 @@ import pytest
 
 from zset_join.checkpoint import bucket
 from zset_join.checkpoint.files import CHECKPOINT_FORMAT
-from zset_join.checkpoint.log import LoggedEpoch
+from zset_join.checkpoint.record import LoggedEpoch
 from zset_join.core.errors import OptionError, SinkError, StateError
 from zset_join.evolution.changed_columns import ChangeTerms
 from zset_join.expressions import col

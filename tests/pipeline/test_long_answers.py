@@ -7,7 +7,7 @@ import pyarrow as pa
 from zset_join.core.epochs import Tick
 from zset_join.core.relation import Relation
 from zset_join.pipeline import Pipeline, changes
-from zset_join.runners.local.stage_states import with_long_chunks
+from zset_join.runners.local.engine import with_long_chunks
 from zset_join.stages.join import JoinStage
 from zset_join.stages.stage import StageOptions
 from zset_join.zset import ZSet

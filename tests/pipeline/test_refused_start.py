@@ -28,7 +28,7 @@ from zset_join.sinks.duckdb_view import DuckDBViewSink
 from zset_join.sinks.json_lines import JsonLinesSink
 from zset_join.sinks.parquet_changelog import ParquetChangelogSink
 from zset_join.stages.stage import StageOptions
-from zset_join.storage.local_folder import LocalFolder
+from zset_join.storage.folder import LocalFolder
 from zset_join.storage.operations import observe
 from zset_join.storage.trusted_files import seal, unseal
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import duckdb
 import pytest
 
-from zset_join.sinks.duckdb_sql import quote
+from zset_join.sinks.duckdb_file import quote
 
 HOSTILE_NAMES = ['a"b', 'x"; DROP TABLE victim; --', "select", "é😀", " ", "a.b", "it's", "tab\there", "$1", "%s", "\\"]
 

@@ -37,7 +37,7 @@ from zset_join.core.errors import PlanError, SinkError, ZsetJoinError
 from zset_join.core.relation import Relation
 from zset_join.pipeline import FunctionSink
 from zset_join.sinks import json_lines, postgres_sql
-from zset_join.sinks.duckdb_sql import quote
+from zset_join.sinks.duckdb_file import quote
 from zset_join.sinks.printed import PrintSink
 from zset_join.sinks.record_texts import RECORD_FORMS
 from zset_join.sinks.sink import DIGESTS_KEPT, ChainedSink, Sink, is_replay

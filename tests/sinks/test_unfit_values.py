@@ -20,7 +20,7 @@ from zset_join.core.errors import SinkError, ZsetJoinError
 from zset_join.core.relation import Relation
 from zset_join.core.shown_values import shown_column
 from zset_join.pipeline import FunctionSink, Pipeline, changes
-from zset_join.runners.common.sink_epochs import SinkEpochs
+from zset_join.runners.common.rejected import SinkEpochs
 from zset_join.sinks.csv_files import CsvFilesSink
 from zset_join.sinks.delta_view import DeltaChangelogSink, DeltaViewSink
 from zset_join.sinks.duckdb_view import DuckDBViewSink

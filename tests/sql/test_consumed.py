@@ -395,7 +395,7 @@ def test_an_aggregate_over_nothing_has_its_row_at_once(session: Session, tmp_pat
 
 
 def test_a_cache_of_a_declaration_is_that_of_the_join() -> None:
-    from zset_join.sql.parse.hints import lookup_of
+    from zset_join.sql.parse.readers import lookup_of
 
     given = {"lookup.cache": "PARTIAL", "lookup.partial-cache.expire-after-write": "1 h", "lookup.max-retries": "3"}
 

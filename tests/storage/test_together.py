@@ -12,11 +12,10 @@ from unittest import mock
 import pytest
 
 from tests.storage.test_operations import Log
-from zset_join.storage import local, together
+from zset_join.storage import local
 from zset_join.storage.folder import open_folder
-from zset_join.storage.local import LocalFile
+from zset_join.storage.local import LocalFile, synced_together
 from zset_join.storage.operations import observe
-from zset_join.storage.together import synced_together
 
 
 def write(folder: str, *names: str) -> None:
@@ -54,10 +53,10 @@ def test_files_wait_for_the_disk_at_the_same_time_where_it_is_slow(tmp_path: Pat
         every.wait(20)
         time.sleep(0.01)
 
-    with mock.patch.object(together, "_is_worth_it", True), mock.patch.object(os, "fsync", wait):
+    with mock.patch.object(local, "_is_worth_it", True), mock.patch.object(os, "fsync", wait):
         with synced_together():
             write(str(tmp_path), "a", "b")
-        assert together._is_worth_it
+        assert local._is_worth_it
 
 
 def test_few_files_are_open_at_a_time(tmp_path: Path) -> None:
@@ -80,7 +79,7 @@ def test_no_thread_waits_where_the_disk_is_fast(tmp_path: Path) -> None:
     def note(_descriptor: int) -> None:
         threads.add(threading.get_ident())
 
-    with mock.patch.object(together, "_WORTH_SECONDS", 60.0), mock.patch.object(os, "fsync", note):
+    with mock.patch.object(local, "_WORTH_SECONDS", 60.0), mock.patch.object(os, "fsync", note):
         for name in ("a", "b"):
             threads.clear()
             with synced_together():
@@ -102,7 +101,7 @@ def test_files_of_which_one_cannot_be_synced_are_removed_and_nothing_is_named(tm
 
     write(str(tmp_path), "before")
     with (
-        mock.patch.object(together, "_is_worth_it", threaded),
+        mock.patch.object(local, "_is_worth_it", threaded),
         mock.patch.object(LocalFile, "sync", fail),
         pytest.raises(OSError, match="the disk fails"),
     ):
@@ -124,11 +123,11 @@ def test_files_are_removed_where_their_step_fails_and_the_next_ones_wait_alone(t
 
 
 def test_a_process_that_was_forked_has_threads_of_its_own(tmp_path: Path) -> None:
-    with mock.patch.object(together, "_is_worth_it", True), synced_together():
+    with mock.patch.object(local, "_is_worth_it", True), synced_together():
         write(str(tmp_path), "a", "b")
     process = os.fork()
     if not process:
-        with mock.patch.object(together, "_is_worth_it", True), synced_together():
+        with mock.patch.object(local, "_is_worth_it", True), synced_together():
             write(str(tmp_path), "c", "d")
         os._exit(0)
     deadline = time.monotonic() + 60
@@ -147,8 +146,8 @@ def test_what_no_thread_takes_at_the_end_of_the_interpreter_is_synced_all_the_sa
     ended.shutdown()
     write(str(tmp_path), "before")
     with (
-        mock.patch.object(together, "_is_worth_it", True),
-        mock.patch.object(together, "_pool", ended),
+        mock.patch.object(local, "_is_worth_it", True),
+        mock.patch.object(local, "_pool", ended),
         mock.patch.object(os, "fsync", log.append),
         synced_together(),
     ):

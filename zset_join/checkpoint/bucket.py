@@ -33,8 +33,7 @@ from typing import Generic, Protocol, TypeVar
 
 from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.checkpoint.local_state import LocalState, Stamp, default_local_state_dir, remove_unused
-from zset_join.checkpoint.log import LogEntry, LoggedEpoch, merge_logs, read_log, write_log
-from zset_join.checkpoint.record import BucketHistory
+from zset_join.checkpoint.record import BucketHistory, LogEntry, LoggedEpoch, merge_logs, read_log, write_log
 from zset_join.checkpoint.snapshot import SnapshotEntry, open_snapshot, write_snapshot
 from zset_join.core.epochs import Tick
 from zset_join.core.errors import StateError

@@ -33,7 +33,6 @@ from dataclasses import replace
 from typing import Any
 
 from zset_join.checkpoint.bucket import StageContext
-from zset_join.checkpoint.changed_plans import CHANGED_TO, ChangedPlan, write_changed_plan
 from zset_join.checkpoint.clearing import Clearing
 from zset_join.checkpoint.descriptions import (
     differences,
@@ -67,7 +66,7 @@ from zset_join.checkpoint.reading import (
     record_name,
     rescaling_numbers,
 )
-from zset_join.checkpoint.record import BucketHistory, CommitRecord, HistoryTexts
+from zset_join.checkpoint.record import CHANGED_TO, BucketHistory, ChangedPlan, CommitRecord, HistoryTexts, write_changed_plan
 from zset_join.core.epochs import Tick
 from zset_join.core.errors import StateError
 from zset_join.storage.operations import EpochOutcome

@@ -40,9 +40,8 @@ from pathlib import Path
 from typing import Any
 
 from zset_join.core.errors import StateError
-from zset_join.storage.folder import Folder
+from zset_join.storage.folder import Folder, LocalFolder
 from zset_join.storage.local import FileLock, lock_file, make_directories, read_bytes
-from zset_join.storage.local_folder import LocalFolder
 from zset_join.storage.trusted_files import seal, unseal
 
 __all__ = [

@@ -23,10 +23,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from zset_join.checkpoint.changed_plans import PLANS, ChangedPlan, read_changed_plan
 from zset_join.checkpoint.files import CHECKPOINT_FORMAT, CheckpointFiles
 from zset_join.checkpoint.owner import epoch_at_end
-from zset_join.checkpoint.record import BucketHistory, CommitRecord
+from zset_join.checkpoint.record import PLANS, BucketHistory, ChangedPlan, CommitRecord, read_changed_plan
 from zset_join.core.errors import StateError
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.stages import Stage, read_stage

@@ -17,9 +17,8 @@ import pyarrow.parquet as pq
 
 from zset_join.checkpoint.answer_parts import read_arrow_parts
 from zset_join.checkpoint.files import CheckpointFiles
-from zset_join.checkpoint.log import read_log
 from zset_join.checkpoint.reading import CommittedState
-from zset_join.checkpoint.record import BucketHistory, CommitRecord, PartEntry
+from zset_join.checkpoint.record import BucketHistory, CommitRecord, PartEntry, read_log
 from zset_join.checkpoint.snapshot import read_snapshot
 from zset_join.console.watched import MOST_ROWS, Answer, row_text, shown, shown_columns, shown_table, shown_text, typed_values
 from zset_join.core.row_conversion import rows_having

@@ -18,7 +18,7 @@ from zset_join.checkpoint.reading import stages_of
 from zset_join.console.watched import MOST_ROWS, shown, shown_columns, shown_table, typed_values
 from zset_join.core.errors import OptionError
 from zset_join.core.extras import needed_for
-from zset_join.sinks.duckdb_sql import quote
+from zset_join.sinks.duckdb_file import quote
 
 with needed_for("the console"):
     import duckdb

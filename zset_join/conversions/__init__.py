@@ -20,8 +20,7 @@ aside, naming row, column, value and expected type. NULL is NULL of every type.
 
 from __future__ import annotations
 
-from zset_join.conversions.python_values import Leaf, python_values
 from zset_join.conversions.texts import Converted, read_texts, whole
-from zset_join.conversions.typed_values import can_convert, convert_values
+from zset_join.conversions.typed_values import Leaf, can_convert, convert_values, python_values
 
 __all__ = ["Converted", "Leaf", "can_convert", "convert_values", "python_values", "read_texts", "whole"]

@@ -20,7 +20,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as pt
 
-from zset_join.conversions.python_values import python_values
+from zset_join.conversions.typed_values import python_values
 from zset_join.core.errors import OptionError, StateError
 from zset_join.expressions import Expression
 from zset_join.expressions.rows import named

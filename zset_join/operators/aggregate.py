@@ -15,7 +15,7 @@ Spark does). NULLs count nowhere but in count(1) and as the value of `min_by` an
 epoch, under either policy, as Spark's ANSI mode does.
 
 Known limits: rows are not remembered, so not every impossible retraction is noticed, see
-`zset_join.aggregates.grouped_input`. The input is in changelog or append mode.
+`zset_join.aggregates.grouped_operator`. The input is in changelog or append mode.
 
 Source: semantics section 10; group-by of differential dataflow and DBSP (Budiu et al., VLDB 2023).
 

@@ -8,6 +8,15 @@ written as it was before plans had several.
 
 A *feed* is one origin, a source or a stage, with the row steps behind it. Several feeds of one input are a union. A stage reads
 only sources and stages before it.
+
+Whether a feed passes on every row once: the change of a view need not be consolidated then.
+
+The law: where this returns True, what the feed passes on is consolidated, whatever came. It is proven from
+keys: an answer whose rows differ (`Stage.answers_distinct_rows`), and steps of which no two rows make one. A condition leaves
+rows out and makes none alike. A selection makes two rows alike only where it drops what distinguishes them; so every column of
+the answer must be passed through, or one that always has its value (`OutputKey.aliases`, where neither is NULL for padding).
+
+That a selection keeps a key is not enough: of an update of what it drops, the row that goes and the one that arrives are one.
 """
 
 from __future__ import annotations
@@ -25,14 +34,25 @@ from zset_join.core.relation import Relation
 from zset_join.core.shown_values import counted, html_text
 from zset_join.plan.columns_kept import explained_pairs, explained_unread, unread_of_sources
 from zset_join.plan.picture import plan_svg
-from zset_join.plan.row_steps import RowStep, read_row_step, relation_after
+from zset_join.plan.row_steps import RowStep, name_after, read_row_step, relation_after
 from zset_join.stages.effect import OwnOptions
 from zset_join.stages.shared_table import SharedTableStage
 from zset_join.stages.stage import Stage, StageOptions, read_stage
 from zset_join.stages.written import read_fields, read_relation, write_fields, write_relation
 from zset_join.zset import ZSet
 
-__all__ = ["PLAN_FORMAT", "Feed", "PlanSource", "PlanView", "QueryPlan", "SharedIndex", "StageNode", "StateNode", "one_view"]
+__all__ = [
+    "PLAN_FORMAT",
+    "Feed",
+    "PlanSource",
+    "PlanView",
+    "QueryPlan",
+    "SharedIndex",
+    "StageNode",
+    "StateNode",
+    "emits_distinct_rows",
+    "one_view",
+]
 
 PLAN_FORMAT = 4
 """A plan of another format is not read."""
@@ -105,7 +125,7 @@ class PlanView:
 
 @dataclass(frozen=True)
 class SharedIndex:
-    """Name the joins that look up in one copy of a table; see `zset_join.plan.sharing`."""
+    """Name the joins that look up in one copy of a table; see `zset_join.plan.passes.share_nodes`."""
 
     name: str
     columns: tuple[str, ...]  # of the table, by which its rows are found
@@ -517,3 +537,23 @@ def _explained_source(source: PlanSource) -> str:
         facts.append(f"event time {relation.event_time}{delay}{bound}")
     beginning = " from a baseline" if source.has_baseline else ""
     return f'Source "{source.name}" {" ".join(facts)} columns=[{", ".join(source.visible)}]{beginning}'
+
+
+def emits_distinct_rows(stage: Stage, steps: Sequence[RowStep]) -> bool:
+    """Return whether no row can be twice in what steps make of an answer of a stage."""
+    if not stage.answers_distinct_rows:
+        return False
+    kept = {name for name in stage.output.schema.names if name_after(steps, name) is not None}
+    return all(name in kept or kept & _same_as(stage, name) for name in stage.output.schema.names)
+
+
+def _same_as(stage: Stage, name: str) -> set[str]:
+    """Return the other columns of an answer that have the value of a column in every row, in the same type."""
+    known = stage.output_key
+    padded = {column for group in known.padded for column in group}
+    if name in padded:
+        return set()
+    schema = stage.output.schema
+    first = next((one for one, other in known.aliases if name in (one, other)), name)
+    alike = {first, *(other for one, other in known.aliases if one == first)}
+    return {other for other in alike - padded - {name} if schema.field(other).type == schema.field(name).type}

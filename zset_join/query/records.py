@@ -28,8 +28,7 @@ from zset_join.plan.query_plan import PlanSource
 from zset_join.plan.tree import Node, Operate, Read
 from zset_join.query.columns import schema_given
 from zset_join.query.event_times import jump_of, with_watermark
-from zset_join.query.given_rows import table_of
-from zset_join.query.reading import Reading
+from zset_join.query.reading import Reading, table_of
 from zset_join.query.view import View
 from zset_join.shapes.deduplicate import TRUNCATE
 from zset_join.sources.json_records import JsonRecordReader, ReadRecords

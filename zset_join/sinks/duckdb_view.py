@@ -43,8 +43,7 @@ from zset_join.core.extras import needed_for
 from zset_join.core.relation import Relation, with_added_nullable
 from zset_join.core.row_conversion import repeated_positions
 from zset_join.core.shown_values import counted, shown_key
-from zset_join.sinks.duckdb_file import HOLD_SECONDS, PATIENCE_SECONDS, DuckDBFile
-from zset_join.sinks.duckdb_sql import CHUNK, FIND_NAME, ViewStatements
+from zset_join.sinks.duckdb_file import CHUNK, FIND_NAME, HOLD_SECONDS, PATIENCE_SECONDS, DuckDBFile, ViewStatements
 from zset_join.sinks.epoch_sink import (
     FIND_ALL,
     TransactionalTable,

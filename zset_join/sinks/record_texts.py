@@ -43,7 +43,7 @@ from zset_join.changelog import (
     encoded_schema,
 )
 from zset_join.core.extras import needed_for
-from zset_join.sinks.duckdb_sql import quote
+from zset_join.sinks.duckdb_file import quote
 from zset_join.sinks.unfit_values import UnfitRows, sized_rows, unfit_values, within_microseconds
 from zset_join.zset import ZSet
 

@@ -41,14 +41,13 @@ from typing import Any, Protocol, runtime_checkable
 import pyarrow as pa
 
 from spill.duckdb_pages import COLD_FILE, quoted_text
-from zset_join.checkpoint.log import read_log
 from zset_join.checkpoint.reading import CommittedState, no_checkpoint, read_committed, stages_of
-from zset_join.checkpoint.record import BucketHistory
+from zset_join.checkpoint.record import BucketHistory, read_log
 from zset_join.checkpoint.snapshot import read_snapshot
 from zset_join.core.errors import StateError
 from zset_join.core.extras import needed_for
 from zset_join.core.relation import Relation
-from zset_join.sinks.duckdb_sql import quote
+from zset_join.sinks.duckdb_file import quote
 from zset_join.stages import Stage, StageOptions
 from zset_join.state.rows.side_snapshot import SNAPSHOT_DEGREE, SNAPSHOT_SEQUENCE, SNAPSHOT_WATERMARK, SNAPSHOT_WEIGHT
 from zset_join.storage.local import lock_file

@@ -10,8 +10,7 @@ import pytest
 from zset_join.core.errors import OptionError
 from zset_join.lookup import DataFrameSource
 from zset_join.lookup.source import Opening
-from zset_join.storage.folder import Folder
-from zset_join.storage.local_folder import LocalFolder
+from zset_join.storage.folder import Folder, LocalFolder
 
 SECOND = 1_000_000
 SCHEMA = pa.schema({"code": pa.string()})

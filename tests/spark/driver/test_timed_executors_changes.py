@@ -15,9 +15,8 @@ from pyspark.sql import SparkSession
 
 from tests.spark.conftest import Collected, Source
 from zset_join.checkpoint.files import FileEntry
-from zset_join.checkpoint.log import LogEntry
 from zset_join.checkpoint.reading import read_committed
-from zset_join.checkpoint.record import BucketHistory, CommitRecord
+from zset_join.checkpoint.record import BucketHistory, CommitRecord, LogEntry
 from zset_join.core.errors import StateError
 from zset_join.evolution.changed_columns import ChangeTerms
 from zset_join.lookup import ArrowSource, Lookup

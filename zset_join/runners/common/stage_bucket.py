@@ -20,8 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from zset_join.checkpoint.bucket import BucketState
-from zset_join.checkpoint.log import LogEntry
-from zset_join.checkpoint.record import BucketHistory
+from zset_join.checkpoint.record import BucketHistory, LogEntry
 from zset_join.checkpoint.snapshot import SnapshotEntry
 from zset_join.core.epochs import Tick
 from zset_join.runners.common.rejected import Rejected, RejectedRows, listed, rejected_rows, taken, without

@@ -40,11 +40,11 @@ from zset_join.plan.query_plan import PlanSource, QueryPlan
 from zset_join.query.rows import PlannedQuery
 from zset_join.runners.local.contents import Contents
 from zset_join.runners.local.directory_plans import check_kept_here
+from zset_join.runners.local.engine import operators_of, shapes_of
 from zset_join.runners.local.evolving import Evolution, EvolutionStart
 from zset_join.runners.local.history import InputHistory, load_inputs, view_folder, view_rows
 from zset_join.runners.local.pipeline_epochs import Query, plan_of_program, readings_of_query
 from zset_join.runners.local.rebuilding import HeldCounts
-from zset_join.runners.local.stage_states import operators_of, shapes_of
 from zset_join.runners.local.stored_rows import read_again
 from zset_join.runners.local.watermarks import Watermarks
 from zset_join.stages.stage import StageOptions

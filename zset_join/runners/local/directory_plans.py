@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 import pyarrow as pa
 
-from zset_join.checkpoint.changed_plans import PLANS, note_given, was_given
 from zset_join.checkpoint.owner import Ownership, claimed_query_id
 from zset_join.checkpoint.reading import changed_plan_of, checkpoint_folder, plan_before, stored_plan, stored_query_id
+from zset_join.checkpoint.record import PLANS, note_given, was_given
 from zset_join.core.errors import OptionError, StateError
 from zset_join.core.options import KeepState
 from zset_join.core.shown_values import counted
@@ -37,9 +37,8 @@ from zset_join.storage.folder import folder_below, is_local
 from zset_join.zset import ZSet
 
 if TYPE_CHECKING:
-    from zset_join.checkpoint.changed_plans import ChangedPlan
     from zset_join.checkpoint.checkpoint import Checkpoint
-    from zset_join.checkpoint.record import CommitRecord
+    from zset_join.checkpoint.record import ChangedPlan, CommitRecord
     from zset_join.storage.folder import Folder
 
 __all__ = [

@@ -26,12 +26,10 @@ import pyarrow as pa
 
 from zset_join.checkpoint.answer_parts import ArrowParts, read_arrow_parts
 from zset_join.checkpoint.bucket import BucketState, close_kept_operators
-from zset_join.checkpoint.changed_plans import ChangedPlan
 from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.checkpoint.files import attempt_name
-from zset_join.checkpoint.log import LogEntry, merge_logs, write_log
 from zset_join.checkpoint.reading import changed_plan_of, commit_record_missing, read_record, stored_description
-from zset_join.checkpoint.record import BucketHistory, CommitRecord, PartEntry
+from zset_join.checkpoint.record import BucketHistory, ChangedPlan, CommitRecord, LogEntry, PartEntry, merge_logs, write_log
 from zset_join.checkpoint.snapshot import SnapshotEntry, write_snapshot
 from zset_join.core.epochs import ChainLink, Tick
 from zset_join.core.errors import StateError
@@ -50,7 +48,7 @@ from zset_join.runners.local.directory_plans import (
     place_of,
     written_plan,
 )
-from zset_join.runners.local.engine import AnsweredEpoch
+from zset_join.runners.local.engine import AnsweredEpoch, held_sides
 from zset_join.runners.local.evolving import Evolution
 from zset_join.runners.local.history import (
     WEIGHT,
@@ -62,14 +60,13 @@ from zset_join.runners.local.history import (
     view_rows,
 )
 from zset_join.runners.local.prepared import DurableEpoch, OpenStages, closed_unread
-from zset_join.runners.local.stage_states import held_sides
 from zset_join.runners.local.taking import write_dead_letters
 from zset_join.runners.local.watermarks import Watermarks
 from zset_join.stages.effect import Effects
 from zset_join.stages.stage import StageOptions
 from zset_join.state.rows.directories import seed_of_query
+from zset_join.storage.local import synced_together
 from zset_join.storage.operations import EpochOutcome, no_epoch, nothing_committed, reporting_full_disk
-from zset_join.storage.together import synced_together
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import NOTHING_DUE, due_of
 

@@ -47,8 +47,7 @@ import pyarrow.types as pt
 from typing_extensions import override
 
 from zset_join.checkpoint.files import CheckpointFiles
-from zset_join.checkpoint.log import read_log
-from zset_join.checkpoint.record import BucketHistory
+from zset_join.checkpoint.record import BucketHistory, read_log
 from zset_join.checkpoint.snapshot import read_snapshot
 from zset_join.core.epochs import Tick
 from zset_join.core.errors import BadInputError, OptionError, StateError
@@ -57,10 +56,9 @@ from zset_join.core.shown_values import counted, shown_names, shown_rows
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.runners.common.rejected import without
 from zset_join.runners.common.stage_bucket import StageBucket
-from zset_join.runners.local.engine import Engine
+from zset_join.runners.local.engine import Engine, MemoryStates
 from zset_join.runners.local.feeding import Transform
 from zset_join.runners.local.history import PastEpoch
-from zset_join.runners.local.stage_states import MemoryStates
 from zset_join.runners.local.stored_rows import ListedGroups
 from zset_join.runners.local.watermarks import KnownTimes, Watermarks
 from zset_join.stages.effect import EffectStage

@@ -16,8 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from zset_join.checkpoint.files import CheckpointFiles
-from zset_join.checkpoint.log import read_log
-from zset_join.checkpoint.record import BucketHistory, CommitRecord
+from zset_join.checkpoint.record import BucketHistory, CommitRecord, read_log
 from zset_join.checkpoint.snapshot import read_snapshot
 from zset_join.core.epochs import Tick
 from zset_join.core.errors import OptionError

@@ -28,8 +28,7 @@ from zset_join.core.epochs import ChainLink, accepts_argument
 from zset_join.core.errors import OptionError, SinkError, ZsetJoinError
 from zset_join.core.relation import Relation
 from zset_join.plan.query_plan import QueryPlan
-from zset_join.runners.common.rejected import RejectedRows
-from zset_join.runners.common.sink_epochs import SinkEpochs
+from zset_join.runners.common.rejected import RejectedRows, SinkEpochs
 from zset_join.sinks.sink import AlterableSink, ChainedSink, DatabaseSink, Sink, SinkProgress, TableSink, check_adds_columns
 from zset_join.sinks.unfit_values import UnfitRows
 from zset_join.zset import ZSet

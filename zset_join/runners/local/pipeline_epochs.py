@@ -29,7 +29,6 @@ from zset_join.plan.query_plan import QueryPlan
 from zset_join.query.reading import Reading, readings_of
 from zset_join.query.rows import PlannedQuery, bindings_of, plan_of, planned
 from zset_join.query.view import View
-from zset_join.runners.common.epoch_spans import writes_spans
 from zset_join.runners.common.rejected import RejectedRows, warn_of_late_changes
 from zset_join.runners.common.workers import Workers
 from zset_join.runners.local.contents import Contents, Listing, view_not_kept
@@ -49,14 +48,13 @@ from zset_join.runners.local.directory_plans import (
     query_before,
 )
 from zset_join.runners.local.durable import PipelineDirectory
-from zset_join.runners.local.engine import AnsweredEpoch, Engine
+from zset_join.runners.local.engine import AnsweredEpoch, Engine, MemoryStates, StageStates, shapes_of, with_long_chunks
 from zset_join.runners.local.evolving import Evolution, EvolutionStart
 from zset_join.runners.local.history import InputHistory, under_columns
 from zset_join.runners.local.outputs import Outputs, OutputsByView, PipelineOutputs, outputs_by_view
 from zset_join.runners.local.prepared import DurableEpoch, PreparedEpoch, closed, epoch_gap, out_of_memory, unfinished
-from zset_join.runners.local.progress import epoch_counts, statistics_of, write_span
+from zset_join.runners.local.progress import epoch_counts, statistics_of, write_span, writes_spans
 from zset_join.runners.local.snapshots import Snapshot, lasts, list_view_of_directory
-from zset_join.runners.local.stage_states import MemoryStates, StageStates, shapes_of, with_long_chunks
 from zset_join.runners.local.stored_rows import list_view, read_again
 from zset_join.runners.local.taking import RowTaking, dead_letters, no_dead_letters
 from zset_join.runners.local.watched import PublishedEpoch, PublishedEpochs

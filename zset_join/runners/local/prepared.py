@@ -42,8 +42,7 @@ from zset_join.core.errors import StateError
 from zset_join.plan.query_plan import QueryPlan, StateNode
 from zset_join.runners.common.stage_bucket import GLOBAL_BUCKET, BucketReceipt, log_input, report, report_due
 from zset_join.runners.common.workers import Workers
-from zset_join.runners.local.engine import AnsweredEpoch
-from zset_join.runners.local.stage_states import built, operators_of
+from zset_join.runners.local.engine import AnsweredEpoch, built, operators_of
 from zset_join.sources.source import Undecodable
 from zset_join.stages.effect import EffectPlace, Effects, has_effect
 from zset_join.stages.stage import StageOptions

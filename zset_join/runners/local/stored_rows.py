@@ -45,9 +45,8 @@ from zset_join.core.row_conversion import take_rows
 from zset_join.evolution.changed_columns import ColumnChange
 from zset_join.evolution.refusals import bad_reread
 from zset_join.expressions.rows import columns_read, named, plain_column
-from zset_join.plan.distinct_rows import emits_distinct_rows
 from zset_join.plan.fingerprints import FeedPrint, Fingerprints
-from zset_join.plan.query_plan import Feed, PlanSource, PlanView, QueryPlan, StateNode
+from zset_join.plan.query_plan import Feed, PlanSource, PlanView, QueryPlan, StateNode, emits_distinct_rows
 from zset_join.plan.row_steps import RowStep, SelectStep
 from zset_join.query.reading import Reading
 from zset_join.runners.local.contents import Contents

@@ -28,7 +28,7 @@ from zset_join.expressions import Expression
 from zset_join.plan.conditions import together
 from zset_join.query import View
 from zset_join.sql.bind.scopes import Brought, Item, Scope
-from zset_join.sql.parse.hints import Hints
+from zset_join.sql.parse.readers import Hints
 from zset_join.sql.tables.catalog import BoundQuery, Catalog
 from zset_join.sql.tables.settings import state_ttl_of
 from zset_join.sql_expressions.consumed import Position, near

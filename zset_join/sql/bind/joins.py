@@ -30,7 +30,7 @@ from zset_join.sql.bind.scopes import Brought, Item, Merged, Scope, brought_colu
 from zset_join.sql.bind.semi_joins import matched
 from zset_join.sql.bind.table_functions import names_one_table, table_function
 from zset_join.sql.bind.timed_joins import Version, as_of_join, temporal_join, versions_of
-from zset_join.sql.parse.hints import Hints, read_hints
+from zset_join.sql.parse.readers import Hints, read_hints
 from zset_join.sql.tables.catalog import BoundQuery
 from zset_join.sql_expressions.consumed import argument, check_distinct, near, pick
 from zset_join.sql_expressions.scalars import ScalarBinder

@@ -30,7 +30,7 @@ from zset_join.plan.tree import Apply
 from zset_join.query import PROCESSING_TIME, View
 from zset_join.sql.bind.binding import JoinContext, QueryContext
 from zset_join.sql.bind.scopes import Item
-from zset_join.sql.parse.hints import lookup_of
+from zset_join.sql.parse.readers import lookup_of
 from zset_join.sql.tables.catalog import Catalog
 from zset_join.sql.tables.settings import kept_for, lookup_defaults
 from zset_join.sql_expressions.consumed import near, pick

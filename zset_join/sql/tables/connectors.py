@@ -45,7 +45,7 @@ from zset_join.core.relation import Relation
 from zset_join.lookup.secret import holds_credentials
 from zset_join.lookup.source import LookupSource
 from zset_join.sinks.sink import Sink
-from zset_join.sql.parse.hints import lookup_of, lookup_without_effect
+from zset_join.sql.parse.readers import lookup_of, lookup_without_effect
 from zset_join.sql.tables.catalog import Table
 from zset_join.sql.tables.settings import stage_options
 from zset_join.sql_expressions.consumed import Position, near

@@ -39,7 +39,7 @@ from zset_join.plan.query_plan import PlanSource
 from zset_join.plan.row_steps import SelectStep
 from zset_join.plan.tree import Apply, Node, Read, Root, Views, rebuilt
 from zset_join.query import View
-from zset_join.query.given_rows import given_rows
+from zset_join.query.reading import given_rows
 from zset_join.sql.tables.catalog import BoundQuery, ColumnDefinition, Mode, Table
 
 __all__ = [

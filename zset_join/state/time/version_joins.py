@@ -3,8 +3,8 @@
 The law: each answers as it would with right rows of its own. All see the state before the epoch; then the right rows are stored
 once, by the first join, and every join stores its left rows. A key goes when no row of any is left under it.
 
-The joins agree on their right input, its key and how far back their left rows reach (`zset_join.plan.sharing`), so they free
-the same right rows at the same watermark.
+The joins agree on their right input, its key and how far back their left rows reach (`zset_join.plan.passes.share_nodes`), so
+they free the same right rows at the same watermark.
 """
 
 from __future__ import annotations

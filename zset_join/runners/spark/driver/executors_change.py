@@ -15,11 +15,10 @@ from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from zset_join.checkpoint.changed_plans import ChangedPlan
 from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.checkpoint.files import attempt_name
 from zset_join.checkpoint.reading import stored_description
-from zset_join.checkpoint.record import LATE_ROWS_TOTAL, BucketHistory, CommitRecord
+from zset_join.checkpoint.record import LATE_ROWS_TOTAL, BucketHistory, ChangedPlan, CommitRecord
 from zset_join.checkpoint.snapshot import write_snapshot
 from zset_join.core.epochs import Tick
 from zset_join.core.errors import OptionError, StateError

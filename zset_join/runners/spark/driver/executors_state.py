@@ -36,12 +36,11 @@ from zset_join.core.shown_values import counted
 from zset_join.evolution.changed_columns import ChangeTerms
 from zset_join.evolution.differences import PlanDiff
 from zset_join.plan.query_plan import QueryPlan
-from zset_join.runners.common.event_clock import stage_watermark
 from zset_join.runners.local.checkpoint_diff import LeasedCheckpoint, diff_of_checkpoint, evolution_to, nothing_committed
+from zset_join.runners.local.engine import operators_of, shapes_of
 from zset_join.runners.local.evolving import Evolution, EvolutionStart
 from zset_join.runners.local.pipeline_epochs import Query
-from zset_join.runners.local.stage_states import operators_of, shapes_of
-from zset_join.runners.local.watermarks import KnownTimes, SourceTime, Watermarks
+from zset_join.runners.local.watermarks import KnownTimes, SourceTime, Watermarks, stage_watermark
 from zset_join.runners.spark.driver.moved_tables import MovedTables, stages_by_name
 from zset_join.runners.spark.planning.other_mode import (
     OtherMode,

@@ -26,7 +26,6 @@ from typing import Any
 import pyarrow as pa
 
 from zset_join.checkpoint.bucket import BucketState
-from zset_join.checkpoint.changed_plans import ChangedPlan
 from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.checkpoint.files import attempt_name
 from zset_join.checkpoint.owner import Ownership
@@ -38,7 +37,7 @@ from zset_join.checkpoint.reading import (
     stored_plan,
     stored_query_id,
 )
-from zset_join.checkpoint.record import BucketHistory
+from zset_join.checkpoint.record import BucketHistory, ChangedPlan
 from zset_join.checkpoint.snapshot import read_snapshot, write_snapshot
 from zset_join.core.epochs import Tick
 from zset_join.core.errors import OptionError, StateError

@@ -20,11 +20,10 @@ from dataclasses import replace
 import pyarrow as pa
 
 from zset_join.checkpoint.answer_parts import ArrowParts, read_arrow_parts
-from zset_join.checkpoint.changed_plans import CHANGED_TO, ChangedPlan
 from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.checkpoint.reading import START_OVER, read_record, record_name
-from zset_join.checkpoint.record import CommitRecord, PartEntry
+from zset_join.checkpoint.record import CHANGED_TO, ChangedPlan, CommitRecord, PartEntry
 from zset_join.core.epochs import Tick
 from zset_join.core.errors import StateError
 from zset_join.storage.folder import open_folder

@@ -22,8 +22,7 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from zset_join.checkpoint.bucket import StageContext
 from zset_join.checkpoint.checkpoint import Checkpoint
-from zset_join.checkpoint.log import LogEntry
-from zset_join.checkpoint.record import CommitRecord
+from zset_join.checkpoint.record import CommitRecord, LogEntry
 from zset_join.core.epochs import Tick
 from zset_join.core.relation import Relation
 from zset_join.runners.spark.planning.buffer_limit import QueryBuffer

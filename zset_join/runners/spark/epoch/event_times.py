@@ -28,8 +28,8 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 from zset_join.checkpoint.record import LATE_ROWS_TOTAL, CommitRecord
 from zset_join.core.epochs import Tick
 from zset_join.core.shown_values import shown_value
-from zset_join.runners.common.event_clock import EventClock, stage_watermark
 from zset_join.runners.common.stage_bucket import check_stages
+from zset_join.runners.local.watermarks import EventClock, stage_watermark
 from zset_join.runners.spark.planning.stages import PlannedStage, senders_of
 from zset_join.runners.spark.rows.layout import REJECTED, TARGET, SlotLayout
 from zset_join.stages import StageOptions

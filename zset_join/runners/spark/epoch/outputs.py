@@ -25,8 +25,7 @@ from zset_join.checkpoint.record import CommitRecord
 from zset_join.core.epochs import Tick, accepts_argument
 from zset_join.core.errors import PlanError, SinkError, StateError
 from zset_join.core.relation import Relation
-from zset_join.runners.common.rejected import Rejected
-from zset_join.runners.common.sink_epochs import SinkEpochs
+from zset_join.runners.common.rejected import Rejected, SinkEpochs
 from zset_join.runners.spark.epoch.frame_sink import FrameSink
 from zset_join.runners.spark.rows.names import quoted
 from zset_join.runners.spark.rows.schemas import refuse_collations, spark_schema

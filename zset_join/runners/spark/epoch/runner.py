@@ -36,10 +36,10 @@ from zset_join.core.errors import SinkError, StateError
 from zset_join.core.options import QueryOptions
 from zset_join.core.progress_line import progress_line
 from zset_join.core.relation import Relation
-from zset_join.runners.common.epoch_spans import write_epoch_span
 from zset_join.runners.common.rejected import Rejected, warn_of_late_changes
 from zset_join.runners.common.stage_bucket import dues_after, histories_after
 from zset_join.runners.local.directory_plans import note_given_change
+from zset_join.runners.local.progress import write_epoch_span
 from zset_join.runners.spark.epoch.batches import (
     change_rows,
     check_same_batch,

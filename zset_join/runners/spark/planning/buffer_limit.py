@@ -20,8 +20,7 @@ from pyspark.sql import SparkSession
 
 from zset_join.checkpoint.bucket import BucketState, StageContext
 from zset_join.checkpoint.checkpoint import Checkpoint
-from zset_join.checkpoint.log import LogEntry, read_log
-from zset_join.checkpoint.record import BucketHistory
+from zset_join.checkpoint.record import BucketHistory, LogEntry, read_log
 from zset_join.core.epochs import Tick
 from zset_join.core.errors import OptionError, ResourceError
 from zset_join.core.options import BufferLimit

@@ -18,8 +18,8 @@ from zset_join.core.options import KeepState, QueryOptions
 from zset_join.core.relation import Relation
 from zset_join.plan.columns_kept import unread_of_sources
 from zset_join.plan.passes.fuse_stages import Fusing, fuse_stages, fused_together
+from zset_join.plan.passes.share_nodes import prepared_alike
 from zset_join.plan.query_plan import Feed, QueryPlan
-from zset_join.plan.sharing import prepared_alike
 from zset_join.runners.spark.frames.facts import is_connect, parallelism
 from zset_join.runners.spark.planning.buffer_limit import explained_limit
 from zset_join.runners.spark.planning.explaining import explained_query

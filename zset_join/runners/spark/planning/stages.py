@@ -35,8 +35,7 @@ from pyspark.sql import DataFrame, SparkSession
 from zset_join.core.errors import OptionError, StateError
 from zset_join.core.options import HotBudget, QueryOptions
 from zset_join.core.relation import Relation
-from zset_join.plan.distinct_rows import emits_distinct_rows
-from zset_join.plan.query_plan import QueryPlan
+from zset_join.plan.query_plan import QueryPlan, emits_distinct_rows
 from zset_join.plan.row_steps import RowStep, relation_after
 from zset_join.runners.spark.worker.receipts import TaskReceipt
 from zset_join.runners.spark.worker.shared_place import SharedPlace

@@ -25,12 +25,11 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.checkpoint.files import CheckpointFiles
-from zset_join.checkpoint.log import read_log
-from zset_join.checkpoint.record import LATE_CHANGES_TOTAL, BucketHistory
+from zset_join.checkpoint.record import LATE_CHANGES_TOTAL, BucketHistory, read_log
 from zset_join.core.errors import OptionError
 from zset_join.core.relation import Relation
 from zset_join.plan.query_plan import Feed, PlanSource, QueryPlan
-from zset_join.runners.common.event_clock import stage_watermark
+from zset_join.runners.local.watermarks import stage_watermark
 from zset_join.runners.spark.frames.facts import analysed, is_connect
 from zset_join.runners.spark.planning.job_settings import job_settings
 from zset_join.runners.spark.planning.stages import Placed, PlannedStage, visible_columns_of

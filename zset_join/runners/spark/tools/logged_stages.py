@@ -20,8 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.checkpoint.files import CheckpointFiles
-from zset_join.checkpoint.log import read_log
-from zset_join.checkpoint.record import BucketHistory
+from zset_join.checkpoint.record import BucketHistory, read_log
 from zset_join.checkpoint.snapshot import read_snapshot
 from zset_join.core.errors import PlanError, StateError
 from zset_join.runners.local.explaining import LoggedStage, explain_from_logs

@@ -25,8 +25,7 @@ from zset_join.checkpoint.answer_parts import ArrowParts, CountedChunks, read_ar
 from zset_join.checkpoint.files import CheckpointFiles, FileEntry, attempt_name
 from zset_join.checkpoint.record import PartEntry
 from zset_join.core.epochs import Tick
-from zset_join.runners.common.rejected import Rejected, without
-from zset_join.runners.common.sink_epochs import add_unfit, unfit_flags
+from zset_join.runners.common.rejected import Rejected, add_unfit, unfit_flags, without
 from zset_join.runners.spark.worker.quarantine import DeadLetters
 from zset_join.sinks.changelog_directory import ChangelogLines
 from zset_join.sinks.parquet_changelog import write_part

@@ -32,7 +32,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from zset_join.checkpoint.bucket import BucketState, StageContext
-from zset_join.checkpoint.log import LogEntry, read_log
+from zset_join.checkpoint.record import LogEntry, read_log
 from zset_join.core.epochs import Tick
 from zset_join.core.errors import ZsetJoinError
 from zset_join.core.relation import Relation
