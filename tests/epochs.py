@@ -42,7 +42,6 @@ upsert = insert
 
 
 def delta_of(relation: Relation, changes: Sequence[Change]) -> ZSet:
-    """Return changes as a Z-set with the columns of a relation."""
     rows = [row for row, _ in changes]
     columns = [pa.array([row[at] for row in rows], field.type) for at, field in enumerate(relation.schema)]
     return ZSet.of(pa.RecordBatch.from_arrays(columns, schema=relation.schema), [weight for _, weight in changes])
@@ -105,9 +104,7 @@ class Epochs:
         return sorted(lines, key=lambda line: (line[1] > 0, repr(line)))
 
     def feed_all(self, epochs: Iterable[tuple[Sequence[Change], Sequence[Change]]]) -> list[list[Change]]:
-        """Feed several epochs and return their answers."""
         return [self.feed(left, right) for left, right in epochs]
 
     def sum(self) -> dict[tuple[Any, ...], int]:
-        """Return the sum of all answers so far."""
         return net(self.history)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from tools.trace_planning import ORDERS, files_entered
+from tools.trace_planning import ORDERS, acts, files_entered
 from zset_join.sql import connect
 
 BELOW_SHAPES = ("zset_join/state/", "zset_join/kernels/", "zset_join/operators/", "zset_join/aggregates/", "spill/")
@@ -28,6 +30,16 @@ QUERIES = {
         SELECT o.id, c.city FROM orders o JOIN customers FOR SYSTEM_TIME AS OF o.made c ON o.customer = c.customer
     """,
 }
+
+
+MOST_FILES = {"step": 52, "step of a directory": 73, "evolve of a directory": 95, "CREATE MATERIALIZED VIEW": 120}
+
+
+def test_an_act_enters_few_files(tmp_path: Path) -> None:
+    entered = {name: len(files_entered(act)) for name, act in acts(str(tmp_path)).items()}
+
+    assert {name: count for name, count in entered.items() if count > MOST_FILES[name]} == {}
+    assert entered.keys() == MOST_FILES.keys()
 
 
 def bound(tables: str, query: str) -> list[str]:

@@ -72,12 +72,7 @@ PROGRAMS = {
 
 
 def requirements_of(wheel: Path, extra: str) -> dict[str, importlib.metadata.Distribution]:
-    """Return the packages a wheel needs with an extra, directly or not, as they are installed here.
-
-    Args:
-        wheel: whose metadata is read.
-        extra: its name; empty for none.
-    """
+    """Return the packages a wheel needs with an extra, directly or not, as they are installed here."""
     own = [Requirement(text) for text in _metadata(wheel, "Requires-Dist")]
     needed: dict[str, importlib.metadata.Distribution] = {}
     done: set[tuple[str, str]] = set()

@@ -47,12 +47,7 @@ def compile_shipped(into: Path) -> int:
 
 
 def gather(modules: list[Path], into: Path) -> int:
-    """Copy the compiled files of modules, with their digests; what was there goes. Return the number of files.
-
-    Args:
-        modules: directories named after a module and the digest of its sources.
-        into: the directory that the wheel takes.
-    """
+    """Copy the compiled files of modules, with their digests; what was there goes. Return the number of files."""
     shutil.rmtree(into, ignore_errors=True)
     place = into / versions()
     digests: dict[str, str] = {}

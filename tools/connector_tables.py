@@ -33,8 +33,8 @@ def outputs_table(_: str) -> str:
             f"`{connector.name}`",
             output.keeps,
             output.promise,
-            _listed(_shown(one) for one in _options(output) if one.is_required),
-            _listed(_shown(one) for one in _options(output) if not one.is_required),
+            ", ".join(_shown(one) for one in _options(output) if one.is_required),
+            ", ".join(_shown(one) for one in _options(output) if not one.is_required),
             f"`{output.extra}`" if output.extra else "",
         )
         for connector in CONNECTORS.values()
@@ -51,8 +51,8 @@ def tables_table(_: str) -> str:
             table.as_read,
             table.as_written,
             table.as_looked_up,
-            _listed(_shown(one) for one in table.options if one.is_required),
-            _listed(
+            ", ".join(_shown(one) for one in table.options if one.is_required),
+            ", ".join(
                 [*(_shown(one) for one in table.options if not one.is_required), *map(_PASSED_ON.__getitem__, table.prefixes)]
             ),
         )
@@ -90,10 +90,6 @@ def _shown(option: Option) -> str:
     given = "" if option.is_required or option.default is None else f"={option.default!r}"
     others = [f"`{choice}`" for choice in option.choices if choice != option.default]
     return f"`{option.name}{given}`" + (f" ({', '.join(others)})" if others else "")
-
-
-def _listed(parts: Iterable[str]) -> str:
-    return ", ".join(parts)
 
 
 def _line(*cells: str) -> str:

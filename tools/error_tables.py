@@ -39,11 +39,7 @@ class Code:
 
 
 def codes() -> list[Code]:
-    """Return the lines of the text file, in order.
-
-    Raises:
-        ValueError: a line does not have three parts.
-    """
+    """Return the lines of the text file, in order."""
     found, section = list[Code](), ""
     for line in TEXTS.read_text(encoding="utf-8").splitlines():
         if line.startswith("## "):
@@ -65,11 +61,7 @@ def carriers() -> dict[str, set[str]]:
 
 
 def with_tables(page: str) -> str:
-    """Return the text of the page with the current tables.
-
-    Args:
-        page: the text between whose `<!-- errors: SECTION -->` and `<!-- end -->` the table of that section goes.
-    """
+    """Return the text of the page with the current tables."""
     errors_of = carriers()
     lines: dict[str, str] = {}
     for code in codes():

@@ -30,9 +30,6 @@ _LINK = re.compile(r"\[(?P<text>[^\]]+)\]\((?P<target>[^)#\s]+)(?P<anchor>#[^)\s
 def navigation(index: str) -> list[dict[str, Any]]:
     r"""Return the sections of the index with the paths of their pages, relative to `docs/`.
 
-    Args:
-        index: the text of `docs/README.md`.
-
     >>> navigation("# Docs\n## Learn\n- [a view](tutorial/view.md): first\n## Develop\n- [all](../CHANGELOG.md)\n")
     [{'Learn': ['tutorial/view.md']}, {'Develop': ['changelog.md']}]
     """

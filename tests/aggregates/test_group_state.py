@@ -178,13 +178,11 @@ class Multisets:
         return group, value, copies
 
     def take_all(self) -> None:
-        """Retract everything."""
         lines = [(group, value, -copies) for group, values in self.live.items() for value, copies in values.items()]
         self.live.clear()
         self.feed(lines)
 
     def feed(self, lines: list[tuple[int, Any, int]]) -> None:
-        """Run one epoch."""
         groups, values, weights = zip(*lines, strict=True)
         deltas = [ZSet.of({"k": groups, "v": values}, list(weights), schema=self.relation.schema)]
         for chunk in self.aggregate.answer(Tick(self.epoch), deltas):
@@ -205,14 +203,12 @@ class Multisets:
         }
 
     def compact(self) -> None:
-        """Rewrite the state."""
         state = self.aggregate._input.state
         state.begin()
         state.compact()
         state.end(self.epoch - 1)
 
     def reload(self) -> None:
-        """Go on from a snapshot."""
         snapshot = self.aggregate.snapshot()
         self.aggregate = Aggregate(self.relation, ["k"], CALLS)
         self.aggregate.restore(snapshot)

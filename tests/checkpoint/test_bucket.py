@@ -60,7 +60,6 @@ class Query:
         return sorted(rows), log
 
     def run(self, left: ZSet, right: ZSet, **changed: object) -> list[tuple[tuple[object, ...], int]]:
-        """Answer and commit."""
         rows, log = self.answer(left, right, **changed)
         self.history = self.history if self.snapshot is None else self.history.with_snapshot(self.snapshot)
         self.history = self.history if self.merged is None else self.history.with_merged(self.merged)

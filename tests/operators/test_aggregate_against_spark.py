@@ -92,7 +92,6 @@ def maintained(history: History, group_by: list[str], calls: list[AggregateCall]
 
 
 def requested(spark: SparkSession, table: pa.RecordBatch, group_by: list[str], columns: list[str]) -> pa.Table:
-    """Return Spark's answer."""
     spark.createDataFrame(pa.Table.from_batches([table])).createOrReplaceTempView("history")
     groups = f" GROUP BY {', '.join(group_by)}" if group_by else ""
     return spark.sql(f"SELECT {', '.join([*group_by, *columns])} FROM history{groups}").toArrow()

@@ -159,7 +159,6 @@ class Buckets:
 
 
 def main(operator: str, loaded: int, per_epoch: int, changed: int, budget_mb: int) -> None:
-    """Print the sizes."""
     budget = budget_mb << 20
     if operator == "buckets":
         print_sizes(lambda: Buckets(budget), lambda: join_epochs(loaded, per_epoch, changed))

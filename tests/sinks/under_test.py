@@ -120,7 +120,6 @@ def summed(epochs: Iterable[Sequence[ZSet]]) -> Bag:
 
 
 def contents(sink: Any, schema: pa.Schema = SCHEMA) -> Bag:
-    """Return what an open sink holds."""
     return total(weighted_lines(sink, schema))
 
 

@@ -31,7 +31,6 @@ TOTAL = {(1, 10, 11): 1, (2, 11, 15): 1, (3, 12, 12): 1}
 
 @pytest.fixture
 def both(spark: SparkSession, tmp_path: Path) -> tuple[Source, Source]:
-    """Give the sources of orders and of rates."""
     return Source(spark, tmp_path / "orders", ORDERS), Source(spark, tmp_path / "rates", RATES)
 
 

@@ -57,15 +57,7 @@ poll.interval.ms=50
 
 
 class DebeziumConnect:
-    """Run Kafka Connect with one connector; the topics are `shop.public.TABLE`.
-
-    Args:
-        directory: where its files and its log go.
-        postgres: the database.
-        kafka: the broker; the topics must be there.
-        tables: what is captured, such as `public.orders`.
-        snapshot: `initial` for the rows that are present first, `no_data` for changes alone.
-    """
+    """Run Kafka Connect with one connector; the topics are `shop.public.TABLE`."""
 
     def __init__(
         self,

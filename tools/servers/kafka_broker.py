@@ -42,11 +42,7 @@ auto.create.topics.enable=false
 
 
 class KafkaBroker:
-    """Run a broker in a directory; its topics stay there when it is stopped and started again.
-
-    Args:
-        directory: where its files and its log go.
-    """
+    """Run a broker in a directory; its topics stay there when it is stopped and started again."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory

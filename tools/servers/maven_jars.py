@@ -34,15 +34,7 @@ _DEPENDENCY = "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><vers
 
 
 def jars_of(artifacts: Sequence[str], *, with_dependencies: bool = True) -> Path:
-    """Return the folder that holds artifacts, and all they depend on.
-
-    Args:
-        artifacts: as `group:name:version`.
-        with_dependencies: bring what they depend on as well.
-
-    Raises:
-        RuntimeError: Maven is missing, or could not bring one of them; the message has its output.
-    """
+    """Return the folder that holds artifacts, and all they depend on."""
     digest = hashlib.sha256("\n".join([*sorted(artifacts), *([] if with_dependencies else ["alone"])]).encode()).hexdigest()[
         :16
     ]

@@ -19,9 +19,6 @@ def free_port() -> int:
 
     The system takes a client's port from a range of its own. A server whose port lay in it could lose the port to a client
     while it is stopped: even to a client that tries to reach this very server, and then is connected with itself.
-
-    Raises:
-        RuntimeError: all ports that were tried are taken.
     """
     highest = int(_RANGE.read_text(encoding="ascii").split()[0]) - 1 if _RANGE.exists() else _HIGHEST_ANYWHERE
     for _ in range(_TRIES):

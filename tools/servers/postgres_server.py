@@ -32,10 +32,6 @@ class PostgresServer:
 
     The server refuses to run as root, so root starts it as nobody, over data in a directory of nobody's own. Elsewhere nobody
     could lose the way to it: a test run that begins closes the directories of all test runs to others.
-
-    Args:
-        directory: where its log goes, and its data unless root starts it.
-        password: of the user `postgres`; None lets everybody on loopback in.
     """
 
     def __init__(self, directory: Path, *, password: str | None = None) -> None:

@@ -20,12 +20,7 @@ _STARTS_WITHIN_SECONDS = 30.0
 
 
 class RedisServer:
-    """Run a server in a directory.
-
-    Args:
-        directory: where its log goes.
-        password: that clients must send; None: none.
-    """
+    """Run a server in a directory."""
 
     def __init__(self, directory: Path, *, password: str | None = None) -> None:
         self.directory = directory

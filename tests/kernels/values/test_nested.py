@@ -95,7 +95,6 @@ def plain(value: Any, of_float: Callable[[float], Any]) -> Any:
 
 
 def bits(array: pa.Array) -> list[Any]:
-    """Return the values with the bits of their floats."""
     return [plain(value, lambda number: struct.pack("<d", number)) for value in array.to_pylist()]
 
 

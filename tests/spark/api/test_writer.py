@@ -18,7 +18,6 @@ COLD_FILES = '  cold_store="files": plain files, the default because an epoch of
 
 @pytest.fixture
 def joined(orders: Source, customers: Source) -> JoinedStream:
-    """Give a join that could run."""
     orders.add((None, 1, 10, "pen", 1))
     customers.add((10, "Ann", 1))
     return appends(orders.stream(), name="orders").join(
