@@ -178,7 +178,8 @@ class FilePages:
         remove_file(self._path(run))
 
     def commit(self) -> None:
-        """Do nothing: what was written is in the file already."""
+        # What was written is in the file already.
+        pass
 
     def disk_bytes(self) -> int:
         return sum(self._sizes.values())

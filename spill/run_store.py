@@ -84,7 +84,6 @@ class RunStore(RunSet[Run]):
     # ---------------------------------------------------------------- reading
 
     def fetch(self, codes: Int64s, subcodes: Int64s | None = None) -> ColdRows:
-        """Return all rows of some codes, or of some pairs of code and subcode."""
         return _joined(list(self.fetch_parts(codes, subcodes)))
 
     def fetch_parts(self, codes: Int64s, subcodes: Int64s | None = None) -> Iterator[ColdRows]:
@@ -197,7 +196,7 @@ class RunStore(RunSet[Run]):
         return in_order(codes, subcodes if self._wide else None)
 
     def remove(self, places: Int64s) -> None:
-        """Take rows out by their places. Cost: one store to memory each."""
+        # Cost: one store to memory each.
         if len(places) == 0:
             return
         self.begin_change()
@@ -205,7 +204,6 @@ class RunStore(RunSet[Run]):
             raise self._misplaced("removed", len(places))
 
     def restore(self, places: Int64s) -> npt.NDArray[np.bool_]:
-        """Put removed rows back where they were; return which of them still had their place. Cost: as `remove`."""
         self.begin_change()
         restored = self._index.restore(places)
         if restored is None:
@@ -222,10 +220,7 @@ class RunStore(RunSet[Run]):
         )
 
     def revise(self, codes: Int64s, revised: Revised, chunk_bytes: int = _CHUNK_BYTES) -> None:
-        """Write some rows of some codes as they will be; until `exchange` the store holds them as they are.
-
-        Each run gets another one beside it, whose rows are hidden: they count as removed. Memory: a chunk, and a bit per row.
-        """
+        # Until `exchange` the store holds them as they are.
         wanted = Wanted(codes, None)
         for old in [run for run in self._runs if run.live]:
             old_rows = self._find_in(old, wanted, group_bytes=chunk_bytes)

@@ -357,7 +357,6 @@ class GroupedOperator:
 
     @property
     def absorbed_epoch(self) -> int:
-        """Return the last absorbed epoch, -1 if there was none."""
         if self._is_closed:
             raise closed("the aggregate")
         return self._input.state.absorbed_epoch
@@ -385,7 +384,6 @@ class GroupedOperator:
             yield chunk
 
     def absorb(self, tick: Tick, deltas: Sequence[ZSet]) -> None:
-        """Fold the delta of one epoch into the state."""
         tick.check_follows(self.absorbed_epoch)
         (delta,) = deltas
         prepared = self._checked(tick, delta) if len(delta) else None
@@ -426,7 +424,6 @@ class GroupedOperator:
         return rejection_table(self.inputs[0], self._prepare(tick, delta).rejected)
 
     def resident_bytes(self) -> int:
-        """Return the bytes of the state and of the working arrays."""
         return self._input.resident_bytes()
 
     def held(self) -> Iterator[ZSet]:
@@ -445,31 +442,26 @@ class GroupedOperator:
         return {name: reader.read_all() for name, reader in self.snapshot_readers().items()}
 
     def snapshot_readers(self) -> Mapping[str, pa.RecordBatchReader]:
-        """Return readers of the tables of `snapshot`, batch by batch, until the state changes; groups on disk in chunks."""
+        # Groups on disk in chunks.
         return self._input.snapshot_readers()
 
     def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:
-        """Replace the state by a snapshot. Cost: its rows."""
         self._prepared = None
         self._answers.outdate()
         self._input.restore(tables)
 
     def statistics(self) -> dict[str, int]:
-        """Return counts: groups, state bytes, rejected rows so far."""
         hybrid = {} if self._input.hybrid is None else self._input.hybrid.statistics()
         groups = self._input.state.groups + self._input.state.cold_groups
         return {**self._totals, "groups": groups, "groups_bytes": self.resident_bytes() - self.working_bytes(), **hybrid}
 
     def is_current(self) -> bool:
-        """Return whether another process would open these mapped files: none was replaced, extended or partly written."""
         return self._input.is_current()
 
     def working_bytes(self) -> int:
-        """Return the bytes of the working arrays, which are not part of the state."""
         return self._input.state.working_bytes()
 
     def close(self) -> None:
-        """Unmap the state; the operator cannot be used afterwards."""
         self._is_closed = True
         self._prepared = None
         self._answers.outdate()

@@ -43,15 +43,12 @@ class SystemClock:
     """The clock of the machine."""
 
     def now_us(self) -> int:
-        """Return microseconds since 1970-01-01 UTC."""
         return time.time_ns() // 1000
 
     def sleep(self, seconds: float) -> None:
-        """Return when so many seconds have passed."""
         time.sleep(seconds)
 
     def event_loop(self) -> asyncio.AbstractEventLoop:
-        """Return a new event loop."""
         return asyncio.new_event_loop()
 
 

@@ -167,7 +167,6 @@ class HashJoin:
 
     @property
     def absorbed_epoch(self) -> int:
-        """Return the last absorbed epoch, -1 if there was none."""
         if self._is_closed:
             raise closed("the join")
         return self._sides[0].absorbed_epoch
@@ -201,12 +200,6 @@ class HashJoin:
         yield from self._emit(prepared)
 
     def absorb(self, tick: Tick, deltas: Sequence[ZSet]) -> None:
-        """Add the deltas of one epoch to the state.
-
-        Raises:
-            BadInputError: as `answer`; the state is unchanged. The same holds for ResourceError.
-            StateError: the epoch was absorbed before.
-        """
         tick.check_follows(self.absorbed_epoch)
         prepared = self._prepare(tick, deltas)
         self._refuse(prepared)
@@ -248,16 +241,14 @@ class HashJoin:
         return rejection_table(self.inputs, prepared.sides)
 
     def resident_bytes(self) -> int:
-        """Return the bytes of memory of both sides, of the index of cold rows and of the working arrays."""
         cold = 0 if self._hybrid is None else self._hybrid.resident_bytes()
         return sum(side.resident_bytes() for side in self._sides) + self._working_bytes() + cold
 
     def working_bytes(self) -> int:
-        """Return the bytes of the working arrays alone; they follow the largest epoch, not the state."""
+        # They follow the largest epoch, not the state.
         return sum(side.working_bytes() for side in self._sides) + self._working_bytes()
 
     def is_current(self) -> bool:
-        """Return whether the mapped files are whole and still those of the directory, so that it need not be reopened."""
         return all(side.is_current() for side in self._sides) and (self._hybrid is None or self._hybrid.is_current())
 
     def _working_bytes(self) -> int:
@@ -282,7 +273,7 @@ class HashJoin:
         return {name: reader.read_all() for name, reader in self.snapshot_readers().items()}
 
     def snapshot_readers(self) -> Mapping[str, pa.RecordBatchReader]:
-        """Return readers of the tables of `snapshot`, batch by batch, until the state changes; rows on disk a MB at a time."""
+        # Rows on disk a MB at a time.
         return self._readers(keeps_order=True)
 
     def rows_readers(self) -> Mapping[str, pa.RecordBatchReader]:
@@ -300,11 +291,6 @@ class HashJoin:
         }
 
     def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:
-        """Replace the state by a snapshot, or by readers of one. Cost: its rows.
-
-        Raises:
-            StateError: rows that contradict each other, or tables that are no snapshot of this join.
-        """
         self._prepared = None
         self._answers.outdate()
         if self._hybrid is not None:
@@ -347,7 +333,6 @@ class HashJoin:
                 yield ZSet(rows, weights[begin : begin + rows.num_rows].copy())
 
     def statistics(self) -> dict[str, int]:
-        """Return counts: live rows, tombstones and state bytes per side, and ignored and rejected rows so far."""
         ignored = zip(*(side.ignored for side in self._sides), strict=True)
         counts = dict(zip(("stale_rows", "unknown_deletes", "rejected_rows"), map(sum, ignored), strict=True))
         for side in self._sides:
@@ -366,7 +351,6 @@ class HashJoin:
         return (rows, key_of(self._sides[side], ref)) if rows and self._prepared is not None else None
 
     def close(self) -> None:
-        """Unmap the state; the operator cannot be used afterwards."""
         self._is_closed = True
         self._prepared = None
         self._answers.outdate()

@@ -81,7 +81,8 @@ class TableReader:
         return corrections_of(self._join)
 
     def absorb(self, tick: Tick, deltas: Sequence[ZSet]) -> None:
-        """Take note that the table has folded an epoch in: answers that were requested are outdated."""
+        # Answers that were requested are outdated.
+        pass
 
     def rejections(self, tick: Tick, deltas: Sequence[ZSet]) -> pa.Table:
         return self._join.rejections(tick, self._named(deltas))
@@ -112,10 +113,12 @@ class TableReader:
         return {}
 
     def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:
-        """Take note that the table was restored: answers that were requested are outdated."""
+        # Answers that were requested are outdated.
+        pass
 
     def close(self) -> None:
-        """Close; the table unmaps the state."""
+        # The table unmaps the state.
+        pass
 
 
 @guarded("the shared table")

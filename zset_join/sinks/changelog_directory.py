@@ -152,7 +152,6 @@ class NewParquetFile:
         self._writer.write_batch(rows)
 
     def write(self, data: Any) -> int:
-        """Take bytes of pyarrow."""
         view = memoryview(data)
         self.crc32 = zlib.crc32(view, self.crc32)
         self.bytes += view.nbytes
@@ -163,7 +162,7 @@ class NewParquetFile:
         """Do nothing: what waits is written when the file is finished."""
 
     def close(self) -> None:
-        """Do nothing: `finish` closes."""
+        pass
 
     def finish(self) -> None:
         """Close the file; it is on the disk then."""

@@ -53,4 +53,4 @@ class PrintSink:
         self.write(0 if self._last is None else self._last + 1, [delta])
 
     def close(self) -> None:
-        """Do nothing."""
+        pass

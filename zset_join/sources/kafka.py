@@ -88,12 +88,6 @@ class KafkaSource:
         return f"KafkaSource({self.topic!r})"
 
     def open(self, position: Any) -> None:
-        """Go to a position, or to the beginning.
-
-        Raises:
-            StateError: the topic is absent, was rebuilt, ends before the position, or has lost records after it; or the
-                broker does not answer.
-        """
         self.close()
         config = {
             **self._config,
@@ -124,11 +118,6 @@ class KafkaSource:
             raise
 
     def poll(self, *, most_rows: int, wait_seconds: float) -> tuple[pa.Table, Any]:
-        """Return the next records as `RECORD_SCHEMA`, and the position behind them.
-
-        Raises:
-            StateError: records were lost, or the broker does not answer.
-        """
         consumer = self._connected()
         messages: list[Message] = []
         until = monotonic() + wait_seconds

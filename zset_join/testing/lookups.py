@@ -41,16 +41,13 @@ class FakeClock:
         self._lock = threading.Lock()
 
     def now_us(self) -> int:
-        """Return the time."""
         return self._now_us
 
     def sleep(self, seconds: float) -> None:
-        """Move on."""
         with self._lock:
             self._now_us += round(seconds * 1_000_000)
 
     def event_loop(self) -> asyncio.AbstractEventLoop:
-        """Return an event loop whose waits move this clock; it does no real input or output."""
         return _JumpingLoop(self)
 
 

@@ -46,7 +46,6 @@ class FunctionSource:
 
     @property
     def modes(self) -> frozenset[str]:
-        """Return sync, or async for an `async def`."""
         is_async = inspect.iscoroutinefunction(self.function) or isinstance(self.function, _AsyncWrittenFunction)
         return frozenset({"async"} if is_async else {"sync"})
 
@@ -54,7 +53,6 @@ class FunctionSource:
         return _FunctionClient(self.function)
 
     def explain(self) -> str:
-        """Return its name."""
         return f"function {getattr(self.function, '__qualname__', type(self.function).__name__)}"
 
     def to_json(self) -> dict[str, Any]:

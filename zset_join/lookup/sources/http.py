@@ -185,14 +185,12 @@ class HttpSource(WrittenSource):
 
     @property
     def modes(self) -> frozenset[str]:
-        """Return sync and async."""
         return frozenset({"sync", "async"})
 
     def open(self, opening: Opening) -> LookupClient:
         return _HttpClient(self, opening)
 
     def unaskable(self, keys: pa.RecordBatch) -> Mapping[int, str]:
-        """Return why the URL of some keys would be that of another resource, by their rows."""
         if self.many is not None:
             return {}
         rows = keys.to_pylist()
@@ -208,7 +206,6 @@ class HttpSource(WrittenSource):
         return None
 
     def explain(self) -> str:
-        """Return the URL up to `?`."""
         return f"HTTP {self.url.partition('?')[0]}"
 
 

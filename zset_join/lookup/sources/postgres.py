@@ -202,14 +202,12 @@ class PostgresSource(WrittenSource):
 
     @property
     def modes(self) -> frozenset[str]:
-        """Return all three."""
         return frozenset({"sync", "async", "full"})
 
     def open(self, opening: Opening) -> LookupClient:
         return _PostgresClient(self, opening)
 
     def explain(self) -> str:
-        """Return table, server and user."""
         shown = "a query" if self.table.lstrip().startswith("(") else self.table
         return f"PostgreSQL {shown} at {self.host}:{self.port}/{self.database} as {self.user}"
 

@@ -93,7 +93,6 @@ class RedisSource(WrittenSource):
 
     @property
     def modes(self) -> frozenset[str]:
-        """Return sync and async."""
         return frozenset({"sync", "async"})
 
     def open(self, opening: Opening) -> LookupClient:
@@ -108,7 +107,6 @@ class RedisSource(WrittenSource):
         return _RedisClient(self, opening)
 
     def explain(self) -> str:
-        """Return pattern and server."""
         return f"Redis {self.layout} {self.key_pattern} at {self.host}:{self.port}/{self.database}"
 
 

@@ -77,7 +77,6 @@ class ParquetSource(WrittenSource):
 
     @property
     def modes(self) -> frozenset[str]:
-        """Return full."""
         return _FULL
 
     def open(self, opening: Opening) -> LookupClient:
@@ -85,7 +84,6 @@ class ParquetSource(WrittenSource):
         return _LoadedClient(lambda: _parquet(self.path).to_table(columns=columns))
 
     def explain(self) -> str:
-        """Return the path."""
         return f"Parquet {self.path}"
 
 
@@ -111,7 +109,6 @@ class DeltaSource(WrittenSource):
 
     @property
     def modes(self) -> frozenset[str]:
-        """Return full."""
         return _FULL
 
     def open(self, opening: Opening) -> LookupClient:
@@ -119,7 +116,6 @@ class DeltaSource(WrittenSource):
         return _LoadedClient(lambda: _delta(self.path).to_table(columns=columns))
 
     def explain(self) -> str:
-        """Return the path."""
         return f"Delta table {self.path}"
 
 
@@ -152,7 +148,6 @@ class ArrowSource:
 
     @property
     def modes(self) -> frozenset[str]:
-        """Return full."""
         return _FULL
 
     def open(self, opening: Opening) -> LookupClient:  # noqa: ARG002 - the contract
@@ -160,7 +155,6 @@ class ArrowSource:
         return _LoadedClient(table if callable(table) else lambda: table)
 
     def explain(self) -> str:
-        """Return a description."""
         return "a table in memory"
 
     def to_json(self) -> dict[str, Any]:
@@ -243,7 +237,6 @@ class DataFrameSource:
 
     @property
     def modes(self) -> frozenset[str]:
-        """Return full."""
         return frozenset({"full"})
 
     def open(self, opening: Opening) -> LookupClient:  # noqa: ARG002 - the contract
@@ -255,7 +248,6 @@ class DataFrameSource:
         )
 
     def explain(self) -> str:
-        """Return a description."""
         return "a DataFrame, " + ("read once per epoch" if not self.interval_us else f"read every {self.reload_interval}")
 
     def to_json(self) -> dict[str, Any]:

@@ -235,11 +235,9 @@ class Bucketed:
         return tables
 
     def snapshot_readers(self) -> Mapping[str, pa.RecordBatchReader]:
-        """Return readers of the tables of `snapshot`. Cost: as `snapshot`, in memory."""
         return {name: table.to_reader() for name, table in self.snapshot().items()}
 
     def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:
-        """Replace the state by a snapshot, whatever number of buckets it was taken of."""
         self._spread = None
         read = {name: table if isinstance(table, pa.Table) else table.read_all() for name, table in tables.items()}
         self._unknown_deletes = {name: snapshot_counts(table)[1] for name, table in read.items()}
@@ -249,7 +247,6 @@ class Bucketed:
             self._note_rows(number)
 
     def close(self) -> None:
-        """Release all buckets; the workers stay."""
         self._spread = None
         with contextlib.ExitStack() as closing:
             for one in self.operators:

@@ -64,7 +64,6 @@ class Parting:
         return self.inner.answer(tick, deltas)
 
     def absorb(self, tick: Tick, deltas: Sequence[ZSet]) -> None:
-        """Fold the deltas of one epoch in, and part the state or put it together where that is due."""
         is_first = self.absorbed_epoch < 0
         self.inner.absorb(tick, deltas)
         rows = sum(map(len, deltas))

@@ -89,20 +89,13 @@ class FunctionSink:
         self._last: int | None = None
 
     def open(self, output: Relation, query_id: str, *, may_lack_columns: bool = False) -> None:  # noqa: ARG002 - the protocol's
-        """Attach the sink to a query.
-
-        Raises:
-            PlanError: the key or a column does not go with the form.
-        """
         self.alter(output)
 
     def check_altered(self, output: Relation) -> None:
-        """Reject anything but the present columns followed by new ones; see `AlterableSink`."""
         before = output if self._output is None else self._output
         check_adds_columns(repr(self), before.schema, output.schema, before.primary_key, output.primary_key)
 
     def alter(self, output: Relation) -> None:
-        """Set the columns of further rows."""
         self._output = output
         if self._form is not None:
             from zset_join.sinks.record_texts import RecordWriter  # needs DuckDB, which a pipeline can do without
@@ -112,11 +105,10 @@ class FunctionSink:
             self.written_as = self._writer.written_as
 
     def last_epoch(self) -> int | None:
-        """Return the last epoch this object has passed on; a function keeps no earlier one."""
+        # A function keeps no earlier one.
         return self._last
 
     def write(self, epoch: int, chunks: Iterable[ZSet], *, link: ChainLink | None = None) -> SinkProgress:
-        """Call the function."""
         started = time.perf_counter()
         if self._output is None:
             raise SinkError("a function was given an epoch before it was opened.", code="SINK_CLOSED", epoch=epoch)
@@ -130,11 +122,9 @@ class FunctionSink:
         return SinkProgress(epoch, len(delta), int((delta.weights < 0).sum()), time.perf_counter() - started)
 
     def unfit(self, rows: pa.RecordBatch) -> Sequence[UnfitRows]:
-        """Return the rows with a value that JSON texts cannot hold; without a form there are none."""
         return () if self._writer is None else self._writer.unfit(rows)
 
     def close(self) -> None:
-        """Release the text encoder."""
         writer, self._writer = self._writer, None
         if writer is not None:
             writer.close()

@@ -88,16 +88,19 @@ class ServedHandle:
         return found
 
     def attach(self, query_id: str) -> None:
-        """Return: the server opens checkpoint and outputs with the first epoch."""
+        # The server opens checkpoint and outputs with the first epoch.
+        pass
 
     def begin(self) -> None:
-        """Return: the server begins the query with the first epoch."""
+        # The server begins the query with the first epoch.
+        pass
 
     def failure_of(self, error: BaseException) -> ZsetJoinError | None:
         return _failure_of(error)
 
     def close(self) -> None:
-        """Return: the server closes checkpoint and outputs when its process ends."""
+        # The server closes checkpoint and outputs when its process ends.
+        pass
 
 
 def budget_of(session: SparkSession, options: QueryOptions) -> int:

@@ -104,4 +104,4 @@ class FrameSink:
         return SinkProgress(epoch, lines.rows, lines.retractions, time.perf_counter() - started)
 
     def close(self) -> None:
-        """Do nothing."""
+        pass

@@ -72,7 +72,6 @@ class ToOutput:
         receipt: TaskReceipt,
         place: int,  # noqa: ARG002 - for other deliveries
     ) -> Iterator[pa.RecordBatch]:
-        """Write the part, and beside it the rows that an output can never hold; yields nothing."""
         written = self.parts.write(self.files, receipt.bucket, self.tick, self.rows, chunks)
         receipt.parts = [*receipt.parts, *(part for part in written if part.form != LETTERS)]
         receipt.quarantined = [*receipt.quarantined, *(part for part in written if part.form == LETTERS)]
