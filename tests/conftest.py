@@ -111,7 +111,6 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Give the memory back."""
     if SCRATCH is not None and not config.stash.get(HAS_FAILED, True):
         remove_scratch(SCRATCH)
 

@@ -29,7 +29,6 @@ Change = tuple[tuple[Any, ...], int]
 
 
 def insert(*rows: tuple[Any, ...], copies: int = 1) -> list[Change]:
-    """Return the changes that put rows in."""
     return [(row, copies) for row in rows]
 
 

@@ -39,7 +39,6 @@ def state(directory: Path | None = None, *, meaning: str = "counts", hash_bits: 
 
 
 def add(groups: GroupState, keys: list[str | None], rows: int, epoch: int) -> None:
-    """Give each of some groups more rows (or fewer)."""
     lines = groups.load(pa.record_batch({"k": pa.array(keys, pa.string())}), len(keys))
     lines.after[:, 0] += rows
     groups.begin()
@@ -48,7 +47,6 @@ def add(groups: GroupState, keys: list[str | None], rows: int, epoch: int) -> No
 
 
 def counts(groups: GroupState) -> dict[str | None, int]:
-    """Return the row count of every group."""
     refs, lines = groups.live_lines()
     return dict(zip(groups.gather_keys(refs)[0].to_pylist(), lines[:, 0].tolist(), strict=True))
 
@@ -214,7 +212,6 @@ class Multisets:
         self.aggregate.restore(snapshot)
 
     def heap_used(self) -> int:
-        """Return the bytes of the heap that are in use."""
         return int(self.aggregate._input.state._arena.header[s.H_HEAP_USED])
 
 

@@ -133,7 +133,6 @@ def text_cells() -> list[tuple[int, str, Any]]:
 
 
 def number_cells() -> list[tuple[int, Any, Any]]:
-    """Return every cell of numbers and booleans."""
     return [(at, value, of_number(value, kind)) for value in NUMBERS for at, kind in enumerate(TYPES.values())]
 
 
@@ -168,7 +167,6 @@ def _time(text: str, answer: str, kind: pa.DataType) -> Any:
 
 
 def of_number(value: Any, kind: pa.DataType) -> Any:
-    """Return what a number or a boolean is in a type."""
     if isinstance(value, bool) or pt.is_boolean(kind):
         return value if isinstance(value, bool) and pt.is_boolean(kind) else REFUSED
     exact = decimal.Decimal(repr(value))
@@ -186,7 +184,6 @@ def of_number(value: Any, kind: pa.DataType) -> Any:
 
 
 def of_written_number(written: str, kind: pa.DataType) -> Any:
-    """Return what a number of JSON is in a type."""
     exact = decimal.Decimal(written)
     if pt.is_integer(kind):
         limits = np.iinfo(kind.to_pandas_dtype())

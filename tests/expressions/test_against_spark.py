@@ -74,7 +74,6 @@ A_MINUTE = datetime.timedelta(minutes=1)
 
 
 def comparisons(one: Expression, other: Expression) -> list[Expression]:
-    """Return every comparison of two expressions."""
     return [one == other, one != other, one < other, one <= other, one > other, one >= other, one.eqNullSafe(other)]
 
 
@@ -233,7 +232,6 @@ def pairs() -> tuple[pa.StructArray, pa.StructArray]:
 
 
 def columns(rows: pa.StructArray) -> dict[str, pa.Array]:
-    """Return the fields of the rows by name."""
     return {name: rows.field(name) for name in SCHEMA.names}
 
 

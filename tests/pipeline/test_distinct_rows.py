@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 
 from zset_join.pipeline import Pipeline, changes
+from zset_join.pipeline import functions as F  # noqa: N812 - as in PySpark
 from zset_join.plan.query_plan import emits_distinct_rows
 from zset_join.query.view import View
 from zset_join.zset import ZSet
@@ -93,3 +94,14 @@ def test_a_union_is_consolidated() -> None:
     row = {"id": 1, "customer": 1, "total": 1}
 
     assert Pipeline(one.union(other)).step({"a": [row], "b": [row]}).to_pylist() == [((1, 1, 1), 2)]
+
+
+def test_a_listed_union_takes_branches_that_differ_in_null(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("zset_join.runners.local.contents._LEAST_ROWS", 1)
+    one, other = (changes(name, {"k": pa.int64(), "n": pa.int64()}, keys="k") for name in ("one", "other"))
+    counted = one.groupBy("k").agg(F.count().alias("n"))  # a count is never NULL
+    pipeline = Pipeline(counted.union(other.groupBy("k").agg(F.max("n").alias("n"))))
+    for key in (1, 2):
+        pipeline.step({"one": [{"k": key, "n": 5}], "other": [{"k": key, "n": None}]})
+
+    assert pipeline.view().to_pylist() == [{"k": key, "n": n} for n in (1, None) for key in (1, 2)]

@@ -38,7 +38,6 @@ class Rows:
         return self._records.address + row * self.layout.stride
 
     def equal(self, one: int, other: int) -> bool:
-        """Compare two rows."""
         return bool(equal_columns(self.at(one), 0, self.columns.address, self.at(other), 0, self.columns.address))
 
 

@@ -104,12 +104,10 @@ def normalised(array: pa.Array) -> list[Any]:
 
 
 def canonical_part(blob: bytes | None) -> bytes | None:
-    """Return the part of a blob that equality looks at."""
     return None if blob is None else blob[: 4 + int.from_bytes(blob[:4], "little")]
 
 
 def equal_pairs(values: list[Any]) -> list[tuple[int, int]]:
-    """Return all pairs of positions that hold equal values."""
     return [(i, j) for i, left in enumerate(values) for j, right in enumerate(values) if left == right]
 
 

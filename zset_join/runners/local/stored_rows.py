@@ -50,7 +50,7 @@ from zset_join.plan.query_plan import Feed, PlanSource, PlanView, QueryPlan, Sta
 from zset_join.plan.row_steps import RowStep, SelectStep
 from zset_join.query.reading import Reading
 from zset_join.runners.local.contents import Contents
-from zset_join.runners.local.feeding import Feeding, columns_before, transforms_of
+from zset_join.runners.local.feeding import Feeding, columns_before, of_schema, transforms_of
 from zset_join.runners.local.history import PastEpoch
 from zset_join.shapes.kept_types import NullKeys
 from zset_join.sources.source import rows_again
@@ -123,7 +123,7 @@ class _ListedView:
     def __call__(self) -> ZSet:
         """Return each distinct row with its weight."""
         parts = [self.feeding.collect({origin: chunk}) for origin, chunks in self.answers.items() for chunk in chunks()]
-        rows = ZSet.concat([part for part in parts if len(part)], schema=self.feeding.schema)
+        rows = ZSet.concat([of_schema(part, self.feeding.schema) for part in parts], schema=self.feeding.schema)
         return rows if self.is_distinct else rows.consolidated()
 
 
