@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import re
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ from zset_join.lookup import ArrowSource
 from zset_join.pipeline import PROCESSING_TIME, Pipeline, appends, changes
 from zset_join.plan.planner import number_stages, passes, plan_query
 from zset_join.plan.query_plan import QueryPlan
+from zset_join.plan.spreading import spread
 from zset_join.plan.tree import Views, drawn
 
 
@@ -82,12 +84,14 @@ CASES = list(cases())
 def test_a_pass_follows_its_fixture(name, query, tree):
     root = eval(query, dict(NAMES)).node
     keep = "needed" if name in {"prune_columns", "sum_pairs"} else "all"
-    for run in passes(buckets=4 if name == "insert_routes" else 1, keep_state=keep):
+    for run in passes(keep):
         root = run(root)
-        if getattr(run, "func", run).__name__ == name:
+        if run.__name__ == name:
             break
 
-    assert (number_stages(root, "view").explain() if name == "number_stages" else drawn(root)) == tree
+    plan = number_stages(root, "view")
+    shown = {"number_stages": plan.explain, "spread": spread(plan).plan.explain}.get(name, partial(drawn, root))
+    assert shown() == tree
 
 
 @pytest.mark.parametrize(("name", "query", "tree"), [case for case in CASES if "lookup_join" not in case.values[1]])
@@ -101,10 +105,11 @@ def test_the_plan_of_a_fixture_answers_as_the_batch_query_does(name, query, tree
     assert all(one.equal for one in verifications), list(map(str, verifications))
 
 
-@pytest.mark.parametrize("buckets", [1, None])
+@pytest.mark.parametrize("is_spread", [False, True])
 @pytest.mark.parametrize(("name", "query", "tree"), CASES)
-def test_the_plan_of_a_fixture_comes_back_from_json(name, query, tree, buckets):
-    plan = plan_query(eval(query, dict(NAMES)).node, buckets=buckets)
+def test_the_plan_of_a_fixture_comes_back_from_json(name, query, tree, is_spread):
+    plan = plan_query(eval(query, dict(NAMES)).node)
+    plan = spread(plan).plan if is_spread else plan
 
     again = QueryPlan.from_json(json.loads(json.dumps(plan.to_json())))
 
@@ -113,6 +118,6 @@ def test_the_plan_of_a_fixture_comes_back_from_json(name, query, tree, buckets):
 
 
 def test_every_pass_has_a_fixture():
-    named = [getattr(run, "func", run).__name__ for run in passes(keep_state="needed")]
+    named = [run.__name__ for run in passes("needed")]
 
-    assert sorted(path.stem for path in FIXTURES.glob("*.txt")) == sorted([*named, "number_stages"])
+    assert sorted(path.stem for path in FIXTURES.glob("*.txt")) == sorted([*named, "number_stages", "spread"])

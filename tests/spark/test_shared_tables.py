@@ -9,10 +9,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from tests.spark.conftest import Collected, Source
 from zset_join.checkpoint.reading import query_plan, read_committed, stages_of
 from zset_join.pipeline import PROCESSING_TIME
+from zset_join.runners.any_mode import evolve_wherever
 from zset_join.spark import View, appends, changes, rescale
 
 Run = Callable[..., Any]
@@ -107,6 +109,22 @@ def test_it_lasts_over_restarts_snapshots_and_other_buckets(both: tuple[Source, 
     assert {name.partition("/")[0] for name in committed.histories} == {"shared_table-0"}
     assert any(history.snapshot is not None for history in committed.histories.values())
     assert sink.total() == {(1, 10, 11): 1, (2, 11, 15): 1, (3, 12, 12): 1, (4, 15, 15): 1, (5, 20, 15): 1}
+
+
+def test_a_query_on_executors_is_changed_and_its_joins_share_as_before(
+    both: tuple[Source, Source], tmp_path: Path, run: Run
+) -> None:
+    sink, location = Collected(), str(tmp_path / "checkpoint")
+    add(both, ROUNDS[:2])
+    groups = chain(both).groupBy("sold").agg(F.count("*").alias("rows"), F.max("rate").alias("rate"))
+    run(groups, sink, buckets=2)
+    changed = groups.where("sold <> 11")
+
+    evolve_wherever(location, changed.writeStream)
+    add(both, ROUNDS[2:])
+    run(changed, sink, buckets=2)
+
+    assert sink.total() == {(10, 1, 11): 1, (12, 1, 12): 1}
 
 
 @pytest.mark.long

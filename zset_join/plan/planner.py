@@ -15,11 +15,6 @@ A stage compares columns. `on=lower(a.name) == b.name` gives the rows of `a` one
 A row of weight -1 that is not there is bad input. A join or a group finds it; a view of filters, projections and unions would
 show -1 copies, so the rows of an input in changelog mode are counted there. Known limit: columns without equality, such as
 maps, cannot be counted; such an input is passed on as it comes.
-
-In several buckets a stage finds the old row of a key only if it lies where the new one goes. Upserts are bucketed by what the
-stage compares; where that is not part of their primary key, a table by primary key goes before it (`insert_routes`). On
-executors the output and a union with answers of stages take what tasks of stages emit, so sources are passed on by a stage
-there (`pass_on_sources`).
 """
 
 from __future__ import annotations
@@ -27,13 +22,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 from typing import get_args
 
 from zset_join.core.errors import OptionError, PlanError
 from zset_join.core.frames import own_frames
 from zset_join.core.options import KeepState
-from zset_join.expressions.rows import named, plain_column
+from zset_join.expressions.rows import plain_column
 from zset_join.plan.passes.prune_columns import prune_columns
 from zset_join.plan.passes.share_nodes import share_equal, share_tables, share_versions, store_once
 from zset_join.plan.passes.sum_pairs import sum_pairs
@@ -41,7 +35,6 @@ from zset_join.plan.query_plan import Feed, PlanSource, PlanView, QueryPlan, Sta
 from zset_join.plan.row_steps import SelectStep
 from zset_join.plan.tree import (
     Apply,
-    Forward,
     Merge,
     Node,
     Operate,
@@ -53,28 +46,24 @@ from zset_join.plan.tree import (
     is_derived,
     rebuilt,
     takes_as_is,
-    visible,
     with_columns,
 )
 from zset_join.shapes.aggregate import check_grouping
 from zset_join.stages.aggregate import AggregateRequest
 from zset_join.stages.latest import LatestRequest
 from zset_join.stages.request import StageRequest
-from zset_join.stages.unchanged import RouteRequest, UnchangedRequest
+from zset_join.stages.unchanged import UnchangedRequest
 
 __all__ = [
     "choose_fast_paths",
     "count_rows",
     "derive_keys",
     "fuse_steps",
-    "insert_routes",
     "normalise_upserts",
     "number_stages",
-    "pass_on_sources",
     "passes",
     "plan_query",
     "push_columns",
-    "reduce_first",
 ]
 
 
@@ -148,71 +137,6 @@ def _can_be_counted(node: Read) -> bool:
     return True
 
 
-def pass_on_sources(root: Root) -> Root:
-    """Return a tree whose output and mixed unions are fed by stages alone, and whose output has no hidden column."""
-
-    def change(node: Node) -> Node:
-        if isinstance(node, Merge) and len({_is_of_source(part) for part in node.parts}) > 1:
-            return Merge(tuple(_passed_on(part) for part in node.parts))
-        return node
-
-    return each_root(rebuilt(root, change), _shown)
-
-
-def _shown(root: Node) -> Node:
-    """Return the rows of a view behind a stage, without hidden columns."""
-    changed = _passed_on(root)
-    if not changed.hidden:
-        return changed
-    return Apply(changed, SelectStep(tuple((name, named(name)) for name in visible(changed))))
-
-
-def _passed_on(node: Node) -> Node:
-    return Operate(UnchangedRequest(), (node,)) if _is_of_source(node) else node
-
-
-def _is_of_source(node: Node) -> bool:
-    """Return whether rows come from sources without a stage; a union of such rows is one stream."""
-    match node:
-        case Read():
-            return True
-        case Apply(child):
-            return _is_of_source(child)
-        case Merge(parts):
-            return all(map(_is_of_source, parts))
-        case Operate():
-            return False
-
-
-def insert_routes(root: Root, *, buckets: int | None) -> Root:
-    """Return a tree whose stages are given every change in the bucket of the row it replaces."""
-    if buckets == 1:
-        return root
-
-    def change(node: Node) -> Node:
-        if not isinstance(node, Operate) or isinstance(node, Forward):
-            return node
-        inputs = list(node.inputs)
-        for place, (child, wanted) in enumerate(zip(node.inputs, node.stage.inputs, strict=True)):
-            relation = child.relation
-            if relation.mode == "upsert" and not set(wanted.key) <= set(relation.primary_key):
-                inputs[place] = Forward(RouteRequest(wanted.key), (child,))
-        return node if inputs == list(node.inputs) else replace(node, inputs=tuple(inputs))
-
-    return rebuilt(root, change)
-
-
-def reduce_first(root: Root) -> Root:
-    """Return a tree whose groups over answers of stages are fed sums where that is the same."""
-
-    def change(node: Node) -> Node:
-        if isinstance(node, Operate) and isinstance(node.request, AggregateRequest) and is_derived(node.inputs[0]):
-            return replace(node, request=replace(node.request, reduces=True))
-        return node
-
-    return rebuilt(root, change)
-
-
 def push_columns(root: Root) -> Root:
     """Return a tree whose lookup joins request what is read."""
     nodes = list(each_node(root))
@@ -280,12 +204,9 @@ def choose_fast_paths(root: Root) -> Root:
     return rebuilt(root, change)
 
 
-def passes(
-    *, buckets: int | None = 1, is_spread: bool = False, keep_state: KeepState = "all"
-) -> tuple[Callable[[Root], Root], ...]:
+def passes(keep_state: KeepState = "all") -> tuple[Callable[[Root], Root], ...]:
     """Return the passes over a tree, in order, before its stages are numbered."""
     summing, pruning = ((sum_pairs,), (prune_columns,)) if keep_state == "needed" else ((), ())
-    spread = (pass_on_sources, reduce_first) if is_spread else ()
     return (
         *summing,
         share_versions,
@@ -293,13 +214,11 @@ def passes(
         store_once,
         count_rows,
         derive_keys,
-        partial(insert_routes, buckets=buckets),
         choose_fast_paths,
         fuse_steps,
         share_equal,
         *pruning,
         push_columns,
-        *spread,
     )
 
 
@@ -307,8 +226,6 @@ def plan_query(
     root: Root,
     *,
     name: str = "view",
-    buckets: int | None = 1,
-    is_spread: bool = False,
     same: Mapping[str, str] | None = None,
     keep_state: KeepState = "all",
 ) -> QueryPlan:
@@ -320,7 +237,7 @@ def plan_query(
             value=keep_state,
         )
     with own_frames():
-        for run in passes(buckets=buckets, is_spread=is_spread, keep_state=keep_state):
+        for run in passes(keep_state):
             root = run(root)
         return replace(share_tables(number_stages(root, name), same), keep_state=keep_state)
 

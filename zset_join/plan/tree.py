@@ -23,7 +23,6 @@ from functools import cached_property
 from typing import Any, overload
 
 import pyarrow as pa
-from typing_extensions import override
 
 from zset_join.core.errors import PlanError
 from zset_join.core.frames import own_frames
@@ -39,7 +38,6 @@ from zset_join.stages.stage import Stage
 
 __all__ = [
     "Apply",
-    "Forward",
     "Merge",
     "Node",
     "Operate",
@@ -194,16 +192,6 @@ class Operate:
     @property
     def relation(self) -> Relation:
         return self.stage.output
-
-
-@dataclass(frozen=True, eq=False)
-class Forward(Operate):
-    """Run a stage that changes where rows are and not what they are; hidden columns go along."""
-
-    @property
-    @override
-    def hidden(self) -> tuple[str, ...]:
-        return self.inputs[0].hidden
 
 
 Node = Read | Apply | Merge | Operate

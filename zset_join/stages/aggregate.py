@@ -208,12 +208,11 @@ class AggregateRequest(StageRequest):
 
     group_by: tuple[str, ...]
     calls: tuple[AggregateCall, ...]
-    reduces: bool = False
 
     @override
     def stage(self, inputs: Sequence[InputRows]) -> AggregateStage:
         source = replace(inputs[0].relation, primary_key=(), join_key=(), event_time=None, watermark_delay=None)
-        return AggregateStage(source=source, group_by=self.group_by, calls=self.calls, reduces=self.reduces)
+        return AggregateStage(source=source, group_by=self.group_by, calls=self.calls, reduces=False)
 
     @override
     def shown_as(self, name: str, side: int, *, is_of_both: bool) -> str | None:

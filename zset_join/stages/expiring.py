@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Self, get_args
 
 import pyarrow as pa
 import pyarrow.types as pt
@@ -184,6 +184,11 @@ class ExpiringStage(Stage):
     @override
     def answers_distinct_rows(self) -> bool:
         return super().answers_distinct_rows and self.inside.answers_distinct_rows
+
+    @override
+    def with_input(self, place: int, **changes: Any) -> Self:
+        sources = [replace(one, **changes) if at == place else one for at, one in enumerate(self.sources)]
+        return replace(self, inside=self.inside.with_input(place, **changes), sources=tuple(sources))
 
     @property
     def forgets(self) -> bool:

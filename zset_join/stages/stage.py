@@ -28,9 +28,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, Self, runtime_checkable
 
 import pyarrow as pa
 
@@ -100,6 +100,11 @@ class StageInput:
     def fed(self) -> Relation:
         """Return the rows that the operator is fed."""
         return self.relation if self.reduce is None else self.reduce.relation
+
+    @property
+    def moves(self) -> bool:
+        """Return whether a row may move to another bucket, while its change does not name the one it was in."""
+        return self.relation.mode == "upsert" and bool(self.key) and not set(self.key) <= set(self.relation.primary_key)
 
     @property
     def null_is_value(self) -> tuple[bool, ...]:
@@ -196,6 +201,13 @@ class Stage(Protocol):
     @property
     def state_tables(self) -> Mapping[str, TableKey]:
         """Return, per table of a snapshot, the rule for the bucket of its rows."""
+
+    def with_input(self, place: int, **changes: Any) -> Self:
+        """Return it with an input of the same columns that is called or ordered otherwise."""
+        described: Any = self
+        names = [one.name for one in fields(described) if isinstance(getattr(self, one.name), Relation)]
+        changed: Self = replace(described, **{names[place]: replace(getattr(self, names[place]), **changes)})
+        return changed
 
     @property
     def comparisons(self) -> tuple[Comparison, ...]:

@@ -31,7 +31,7 @@ from zset_join.stages.request import InputRows, StageRequest, shown_only
 from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, register_stage
 from zset_join.zset.protocol import DurableOperator
 
-__all__ = ["RouteRequest", "RouteStage", "UnchangedRequest", "UnchangedStage"]
+__all__ = ["RouteStage", "UnchangedRequest", "UnchangedStage"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,21 +202,6 @@ class RouteStage(Stage):
             f"  why: {moving} may change, and only a table by primary key has the row's old value",
             f'  remembers: primary key -> {kept}, one entry per key of "{self.source.name}"',
         ]
-
-
-@dataclass(frozen=True, eq=False)
-class RouteRequest(StageRequest):
-    """Request the route of upserts to the bucket of another key than their own."""
-
-    key: tuple[str, ...]
-
-    @override
-    def takes_upserts(self, input: int) -> bool:
-        return True
-
-    @override
-    def stage(self, inputs: Sequence[InputRows]) -> RouteStage:
-        return RouteStage(source=replace(inputs[0].relation, join_key=self.key))
 
 
 register_stage("route", RouteStage)

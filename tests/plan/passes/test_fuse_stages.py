@@ -13,6 +13,7 @@ from zset_join.plan.passes.fuse_stages import fuse_stages, fused_together
 from zset_join.plan.planner import plan_query
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.plan.row_steps import OpaqueStep
+from zset_join.plan.spreading import spread
 from zset_join.plan.tree import Apply
 from zset_join.query import View, changes
 from zset_join.query import functions as F  # noqa: N812 - as PySpark users write F
@@ -28,7 +29,7 @@ def opaque(view: View, *kept: tuple[str, str]) -> View:
 
 
 def plan_of(view: View) -> QueryPlan:
-    return plan_query(view.node, buckets=None, is_spread=True)
+    return spread(plan_query(view.node)).plan
 
 
 A, B, C, MOVING = table("a"), table("b"), table("c"), table("m", "m_j")

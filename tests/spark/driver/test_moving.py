@@ -327,6 +327,19 @@ def test_a_filter_of_sparks_own_over_upserts_moves(orders: Source, customers: So
     assert started.value.code == "EXECUTION_CHANGED"
 
 
+def test_the_counted_rows_of_a_filter_move(spark: SparkSession, run: Run, tmp_path: Path) -> None:
+    """A stage that passes rows on keeps their copies, so that a row is retracted that came before the move."""
+    ledger = Source(spark, tmp_path / "ledger", pa.schema([("account", pa.int64()), ("n", pa.int32())]))
+    sink = Collected()
+    for mode, row in zip((*MODES, "driver"), ((1, 2), (1, -1), (2, 1), (1, -1)), strict=True):
+        if sink.total():
+            move(tmp_path / "checkpoint", execution=mode)
+        ledger.add(row)
+        run(changes(ledger.stream(), name="ledger", weight_column="n").where("account > 0"), sink, execution=mode)
+
+    assert sink.total() == {(2,): 1}
+
+
 def test_another_mode_does_not_count_where_the_query_will_be_described_again(tmp_path: Path) -> None:
     """A start over Spark Connect of a classic checkpoint writes another description, and needs another draft."""
     with Pipeline(appends("orders", {"id": pa.int64()}), tmp_path) as pipeline:

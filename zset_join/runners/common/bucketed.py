@@ -31,7 +31,7 @@ from zset_join.core.epochs import Tick
 from zset_join.core.key_types import storage_type
 from zset_join.core.relation import Relation
 from zset_join.core.row_conversion import conform, take_rows
-from zset_join.runners.common.exchange import KeyBuckets, MovedKeys, RowBuckets, apart, moves, side_table, together
+from zset_join.runners.common.exchange import KeyBuckets, MovedKeys, RowBuckets, apart, side_table, together
 from zset_join.runners.common.workers import Workers
 from zset_join.stages.effect import has_effect
 from zset_join.stages.stage import Stage, StageInput, StageOptions
@@ -67,7 +67,7 @@ def why_in_one_bucket(stage: Stage, options: StageOptions) -> str | None:
     if stage.is_append_buffer and options.buffer_limit.max_bytes:
         return "its limit counts all rows"
     for number, given in enumerate(stage.inputs):
-        if moves(given) and not _may_move(stage, number, given, options):
+        if given.moves and not _may_move(stage, number, given, options):
             return f'the key of a row of "{given.relation.name}" may change, and what it was is in one bucket'
     return None
 
@@ -124,7 +124,7 @@ class Bucketed:
             [RowBuckets(given, buckets, schema=relation.schema) for _ in range(buckets)]
             for relation, given in zip(self.inputs, stage.inputs, strict=True)
         ]
-        self._moving = {number: _Moving(given.relation, buckets) for number, given in enumerate(stage.inputs) if moves(given)}
+        self._moving = {number: _Moving(given.relation, buckets) for number, given in enumerate(stage.inputs) if given.moves}
         if self.absorbed_epoch >= 0:
             for number in self._moving:
                 self._note_rows(number)

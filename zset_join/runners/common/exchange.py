@@ -37,7 +37,7 @@ from zset_join.state.rows.side_snapshot import EPOCH, SNAPSHOT_WEIGHT, snapshot_
 from zset_join.zset import ZSet, single_batch
 from zset_join.zset.row_layout import RowLayout
 
-__all__ = ["Exchange", "KeyBuckets", "MovedKeys", "RowBuckets", "apart", "moves", "side_table", "together"]
+__all__ = ["Exchange", "KeyBuckets", "MovedKeys", "RowBuckets", "apart", "side_table", "together"]
 
 _Words = npt.NDArray[np.int64]
 
@@ -126,11 +126,6 @@ class MovedKeys:
 _Buckets = npt.NDArray[np.int64]
 
 
-def moves(given: StageInput) -> bool:
-    """Return whether a row of an input may move to another bucket, while its change does not name the one it was in."""
-    return given.relation.mode == "upsert" and bool(given.key) and not set(given.key) <= set(given.relation.primary_key)
-
-
 def side_table(stage: Stage, number: int) -> str | None:
     """Return the table of a snapshot that has all live rows of an input; None: there is none."""
     return next((name for name, table in stage.state_tables.items() if table.is_whole and table.of_input == number), None)
@@ -169,7 +164,7 @@ class Exchange:
     def __init__(self, given: StageInput, buckets: int, options: StageOptions, *, directory: str | None = None) -> None:
         self.buckets, self._everywhere = buckets, given.everywhere
         self.route: Route | None = None
-        if moves(given):
+        if given.moves:
             self.route = Route(replace(given.relation, join_key=given.key), options=options.of_operator(directory))
         self._by_row = RowBuckets(given, buckets, schema=given.fed.schema)
 

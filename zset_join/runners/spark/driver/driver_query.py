@@ -191,6 +191,7 @@ class WrittenQuery:
     def __init__(self, name: str, tree: LoweredTree) -> None:
         self.name = name
         self._tree = tree
+        self._plans: dict[KeepState, QueryPlan] = {}
         self._placed: dict[KeepState, PlacedQuery] = {}
 
     @property
@@ -198,12 +199,17 @@ class WrittenQuery:
         return next(iter(self._tree.streams.values())).session
 
     def on_driver(self, keep_state: KeepState) -> DriverQuery:
-        plan = self._tree.planned(name=self.name, keep_state=keep_state)
+        plan = self._planned(keep_state)
         used = {source.name: self._tree.streams[source.name] for source in plan.sources}
         return DriverQuery(plan=plan, streams=used, has_several=isinstance(self._tree.root, Views))
 
     def placed(self, keep_state: KeepState = "all") -> PlacedQuery:
         """Return the query on executors, with its stages in their places."""
         if keep_state not in self._placed:
-            self._placed[keep_state] = placed_query(self._tree, name=self.name, keep_state=keep_state)
+            self._placed[keep_state] = placed_query(self._planned(keep_state), self._tree.streams)
         return self._placed[keep_state]
+
+    def _planned(self, keep_state: KeepState) -> QueryPlan:
+        if keep_state not in self._plans:
+            self._plans[keep_state] = self._tree.planned(name=self.name, keep_state=keep_state)
+        return self._plans[keep_state]

@@ -21,7 +21,7 @@ from zset_join.checkpoint.reading import stored_description
 from zset_join.checkpoint.record import LATE_ROWS_TOTAL, BucketHistory, ChangedPlan, CommitRecord
 from zset_join.checkpoint.snapshot import write_snapshot
 from zset_join.core.epochs import Tick
-from zset_join.core.errors import OptionError, StateError
+from zset_join.core.errors import StateError
 from zset_join.evolution.changed_columns import NO_TERMS, ChangeTerms
 from zset_join.evolution.differences import PlanDiff
 from zset_join.query.rows import PlannedQuery
@@ -32,7 +32,7 @@ from zset_join.runners.local.evolving import Evolution
 from zset_join.runners.spark.driver.executors_state import ExecutorsState, kept_dues, state_on_driver, times_on_executors
 from zset_join.runners.spark.driver.moved_tables import MovedTables, StateTables, stages_by_name
 from zset_join.runners.spark.epoch.batches import written_parts
-from zset_join.runners.spark.planning.other_mode import OtherMode, StatePair, description_digest, mode_pairs, other_mode_of
+from zset_join.runners.spark.planning.other_mode import OtherMode, StatePair, description_digest, other_mode_of
 from zset_join.runners.spark.planning.placed_query import PlacedQuery
 from zset_join.runners.spark.tools.rescaling import rescaled_stage
 from zset_join.stages import Stage
@@ -65,21 +65,13 @@ def planned_form(
     placed: PlacedQuery, description: Mapping[str, Any], state: ExecutorsState, evolution: Evolution
 ) -> ExecutorsForm:
     """Return the form of a query to which another one changes."""
-    pairs = mode_pairs(placed.plan, {one.number: one.name for one in placed.planned_stages}, evolution.plan)
-    if isinstance(pairs, str):
-        raise OptionError(
-            f"the new query cannot be built from the state that executors have: {pairs}. Start it with a checkpointLocation "
-            "and outputs of its own.",
-            code="NOT_FROM_HERE",
-            what="evolve",
-        )
     on_driver = OtherMode(
         of=description_digest(description),
         mode="driver",
         description={**state.other.description, **described_plan(evolution.plan)},
         plan=written_plan(evolution.plan),
         sources=tuple(source.to_json() for source in evolution.plan.sources),
-        pairs=pairs,
+        pairs=placed.state_pairs(evolution.plan),
     )
     return ExecutorsForm(description=description, plan=placed.to_json(), on_driver=on_driver)
 
@@ -197,7 +189,7 @@ class ExecutorsChange:
                 kept = {key: one for key, one in self.state.committed.histories.items() if key.rpartition("/")[0] in names}
                 histories |= kept
                 if node.stage.waits_for_time:
-                    dues |= kept_dues(pair.executors, after[pair.executors], kept, self._last)
+                    dues |= kept_dues(pair, after[pair.executors], kept, self._last)
                 continue
             operator = evolution.operator(node.number)
             tables = {table: [rows] for table, rows in operator.snapshot().items()}

@@ -11,8 +11,7 @@ answered at a time is answered at that time, or in the next epoch.
 
 Memory: the states whose rows are needed as Arrow data, twice; disk: once more, below a temporary directory.
 
-Limits: those of `moving`, as far as the state goes: tables of several joins, and states that one mode alone has.
-Rows that only the log of `retainInputLog` has are not used.
+Limit: rows that only the log of `retainInputLog` has are not used.
 """
 
 from __future__ import annotations
@@ -71,31 +70,34 @@ def times_on_driver(plan: QueryPlan, pairs: Sequence[StatePair], record: CommitR
     """Return the event times after an epoch of executors, as the driver has them."""
     fresh, late = Watermarks(plan).known, record.late_rows
     sources = {name: SourceTime(record.watermarks.get(name), None, late.get(name, 0)) for name in fresh.sources}
-    executors = {pair.driver: pair.executors for pair in pairs}
+    readers = {pair.driver: pair.readers for pair in pairs}
     stages: list[int | None] = [None] * len(plan.nodes)
     for state in plan.states:
-        name = executors.get(state.name)
-        for number in state.readers:
-            stages[number] = None if name is None else record.watermarks.get(stage_watermark(name))
+        for number, name in zip(state.readers, readers[state.name], strict=True):
+            stages[number] = record.watermarks.get(stage_watermark(name))
     return KnownTimes(sources, tuple(stages))
 
 
 def times_on_executors(evolution: Evolution, pairs: Sequence[StatePair], record: CommitRecord) -> dict[str, int]:
     """Return the watermarks of a commit record of executors, of the new query."""
     known = evolution.known_times()
-    state_of = {state.name: state.number for state in evolution.plan.states}
+    readers = {state.name: state.readers for state in evolution.plan.states}
     watermarks: dict[str, int | None] = {name: record.watermarks.get(name) for name in known.sources}
-    watermarks |= {stage_watermark(pair.executors): known.stages[state_of[pair.driver]] for pair in pairs}
+    for pair in pairs:
+        numbers = zip(pair.readers, readers[pair.driver], strict=True)
+        watermarks |= {stage_watermark(name): known.stages[number] for name, number in numbers}
     return {name: watermark for name, watermark in watermarks.items() if watermark is not None}
 
 
-def kept_dues(name: str, stage: Stage, histories: Mapping[str, BucketHistory], record: CommitRecord) -> dict[str, NextDue]:
+def kept_dues(
+    pair: StatePair, stage: Stage, histories: Mapping[str, BucketHistory], record: CommitRecord
+) -> dict[str, NextDue]:
     """Return when the buckets of a stage that keeps its files must answer though no row arrives."""
     # Rows of the last epoch are folded only by the next one, so when they are due is not known yet: such a bucket is due in
     # the next epoch, which comes at once where rows may wait for a processing time alone.
-    own = {key: history for key, history in histories.items() if key.rpartition("/")[0] == name}
+    own = {key: history for key, history in histories.items() if key.rpartition("/")[0] == pair.executors}
     dues = {key: due for key, due in record.dues.items() if key in own}
-    by_watermark = stage_watermark(name) in record.watermarks and not stage.parks
+    by_watermark = any(stage_watermark(name) in record.watermarks for name in pair.readers) and not stage.parks
     next_epoch = NextDue(watermark_us=_ANY_WATERMARK) if by_watermark else NextDue(processing_time_us=0)
     for key, history in own.items():
         snapshot = -1 if history.snapshot is None else history.snapshot.through_epoch

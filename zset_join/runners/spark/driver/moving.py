@@ -11,8 +11,7 @@ and no Spark session is needed here. On executors the query has one bucket then;
 
 Memory: the whole state as Arrow data, twice. Disk: a second set of snapshots.
 
-Limits: refused are stages that wait for a time, tables that several joins look up in, queries that drop rows at a limit, and
-those that were changed in place.
+Limits: refused are stages that wait for a time, queries that drop rows at a limit, and those that were changed in place.
 """
 
 from __future__ import annotations

@@ -26,7 +26,6 @@ from zset_join.runners.spark.planning.other_mode import (
     WAITS_FOR_TIME,
     OtherMode,
     description_digest,
-    mode_pairs,
     read_other_mode,
     write_other_mode,
 )
@@ -59,21 +58,19 @@ class OtherModes:
         try:
             placed, here = self.placed(), self.on_driver()
             placed, here = self._in_one_order(placed, here)
-            names = {one.number: one.name for one in placed.planned_stages}
-            pairs = mode_pairs(placed.plan, names, here.plan)
+            pairs = placed.state_pairs(here.plan)
         except (PlanError, OptionError) as error:
             return OtherMode(of="", mode=other, refused=error.message, description={}, plan={})
         streams = placed.streams if self.mode == "driver" else tuple(here.streams.values())
-        refused = pairs if isinstance(pairs, str) else _refused(placed, here)
         plan: QueryPlan = placed.plan if self.mode == "driver" else here.plan
         return OtherMode(
             of="",
             mode=other,
-            refused=refused,
+            refused=_refused(placed, here),
             description=self._description(placed, here, streams),
             plan=placed.to_json() if self.mode == "driver" else written_plan(here.plan),
             sources=tuple(source.to_json() for source in plan.sources),
-            pairs=() if isinstance(pairs, str) else pairs,
+            pairs=pairs,
         )
 
     def _in_one_order(self, placed: PlacedQuery, here: DriverQuery) -> tuple[PlacedQuery, DriverQuery]:

@@ -14,18 +14,18 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from zset_join.core.options import KeepState, QueryOptions
+from zset_join.core.options import QueryOptions
 from zset_join.core.relation import Relation
 from zset_join.plan.columns_kept import unread_of_sources
 from zset_join.plan.passes.fuse_stages import Fusing, fuse_stages, fused_together
 from zset_join.plan.passes.share_nodes import prepared_alike
 from zset_join.plan.query_plan import Feed, QueryPlan
+from zset_join.plan.spreading import SpreadPlan, spread
 from zset_join.runners.spark.frames.facts import is_connect, parallelism
 from zset_join.runners.spark.planning.buffer_limit import explained_limit
 from zset_join.runners.spark.planning.explaining import explained_query
-from zset_join.runners.spark.planning.lowering import LoweredTree
 from zset_join.runners.spark.planning.normalise import hashed_name
-from zset_join.runners.spark.planning.placement import placed_stages, unique_input_names
+from zset_join.runners.spark.planning.other_mode import StatePair
 from zset_join.runners.spark.planning.source_stream import SourceStream
 from zset_join.runners.spark.planning.stages import (
     PlannedStage,
@@ -33,9 +33,11 @@ from zset_join.runners.spark.planning.stages import (
     explained_state,
     forwards_rows,
     named,
+    placed_stages,
     places_in_order,
     senders_of,
     stage_name,
+    unique_input_names,
 )
 from zset_join.runners.spark.rows.baseline import resolve_baselines
 from zset_join.runners.spark.rows.schemas import refuse_collations
@@ -79,7 +81,7 @@ def names_of_streams(stored: Mapping[str, Any] | None) -> tuple[str, ...]:
 class PlacedQuery:
     """A plan in its place on executors."""
 
-    plan: QueryPlan
+    spread: SpreadPlan
     sources: Mapping[str, SourceStream] = field(repr=False)
     order: tuple[str, ...] = ()  # of streams, in which Spark reads them; empty: that of the stages
 
@@ -87,6 +89,10 @@ class PlacedQuery:
         """Return it with its streams in an order, by which Spark's own files number them; as it is where others are named."""
         there = [stream.name for stream in self.streams]
         return self if [*names] == there or sorted(names) != sorted(there) else replace(self, order=(*names,))
+
+    @property
+    def plan(self) -> QueryPlan:
+        return self.spread.plan
 
     @property
     def session(self) -> SparkSession:
@@ -114,7 +120,8 @@ class PlacedQuery:
 
     def of_view(self, name: str) -> PlacedQuery:
         """Return the query with one of its views, for questions about it: its stages are the same."""
-        return replace(self, plan=replace(self.plan, views=(self.plan.view(name),)))
+        one_view = replace(self.plan, views=(self.plan.view(name),))
+        return replace(self, spread=replace(self.spread, plan=one_view))
 
     @cached_property
     def streams(self) -> tuple[SourceStream, ...]:
@@ -158,6 +165,23 @@ class PlacedQuery:
     def fused_stages(self) -> tuple[FusedStages, ...]:
         """Return the groups of stages that run in one task, as an epoch runs them."""
         return fused_stages_of(self.plan, self.planned_stages, self.fusings)
+
+    def state_pairs(self, plan: QueryPlan) -> tuple[StatePair, ...]:
+        """Return which states are those of the plan that was spread, under the names that it has there."""
+        pairs = []
+        for state in plan.states:
+            readers = [self.planned_stages[self.spread.numbers[number]] for number in state.readers]
+            routed = {
+                reader.state_input(side): self.planned_stages[self.spread.routes[number, side]].state_name
+                for number, reader in zip(state.readers, readers, strict=True)
+                for side in range(len(reader.stage.inputs))
+                if (number, side) in self.spread.routes
+            }
+            tables = state.stage.state_tables.items()
+            routes = {name: routed[table.of_input] for name, table in tables if table.of_input in routed}
+            names = tuple(reader.name for reader in readers)
+            pairs.append(StatePair(executors=readers[0].state_name, driver=state.name, readers=names, routes=routes))
+        return tuple(pairs)
 
     def description(self) -> dict[str, Any]:
         """Return the description of the query in a checkpoint, JSON-ready; a query with another description is rejected."""
@@ -235,9 +259,9 @@ class PlacedQuery:
         return "\n".join(explained_query(self.planned_stages, self.fusings, buckets=buckets, views=[*self.outputs]))
 
 
-def placed_query(tree: LoweredTree, *, name: str, keep_state: KeepState = "all") -> PlacedQuery:
-    plan = unique_input_names(tree.planned(name=name, buckets=None, is_spread=True, keep_state=keep_state))
-    return PlacedQuery(plan=plan, sources=tree.streams)
+def placed_query(plan: QueryPlan, sources: Mapping[str, SourceStream]) -> PlacedQuery:
+    found = spread(plan)
+    return PlacedQuery(spread=replace(found, plan=unique_input_names(found.plan)), sources=sources)
 
 
 def _with_shared_places(plan: QueryPlan, stages: list[PlannedStage]) -> tuple[PlannedStage, ...]:

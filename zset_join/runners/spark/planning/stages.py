@@ -9,7 +9,9 @@ of, then what its second one is. A union is no stage: several stages feed one in
 Everything between two shuffles is one Python function in one Spark task: it answers, does the steps, and delivers: it writes
 the parts, or sends rows to the next stage, brought down to what that needs.
 
-The law: the receipts of all stages of an epoch arrive in its one job, and what a stage sent is what the next one was given.
+The laws: a placed stage is a stage of the plan, by its number, and so are its feeds; what the plan does to rows before the
+first stage is done by Spark to the stream of the source. The receipts of all stages of an epoch arrive in its one job, and what
+a stage sent is what the next one was given. A plan is placed once per query; an epoch plans nothing.
 
 Cost: a shuffle per stage whose rows are not in their bucket already.
 
@@ -24,19 +26,21 @@ Names of stages, in receipts, commit records and directories; numbered in the or
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Protocol
+from functools import cached_property, reduce
+from typing import Any, Protocol
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from zset_join.core.errors import OptionError, StateError
+from zset_join.core.errors import OptionError, PlanError, StateError
 from zset_join.core.options import HotBudget, QueryOptions
 from zset_join.core.relation import Relation
-from zset_join.plan.query_plan import QueryPlan, emits_distinct_rows
+from zset_join.plan.query_plan import Feed, QueryPlan, StageNode, emits_distinct_rows
 from zset_join.plan.row_steps import RowStep, relation_after
+from zset_join.runners.spark.planning.source_stream import SourceStream
+from zset_join.runners.spark.planning.stream_steps import as_input, stepped, united
 from zset_join.runners.spark.worker.receipts import TaskReceipt
 from zset_join.runners.spark.worker.shared_place import SharedPlace
 from zset_join.stages import Stage
@@ -54,11 +58,13 @@ __all__ = [
     "forwards_rows",
     "hybrid_stages",
     "named",
+    "placed_stages",
     "places_in_order",
     "places_of",
     "senders_of",
     "stage_name",
     "stage_order",
+    "unique_input_names",
     "visible_columns_of",
 ]
 
@@ -385,3 +391,74 @@ def _kinds(planned_stages: Sequence[HasStage]) -> dict[str, int]:
 
 def _budget_of(kind: str, options: QueryOptions) -> HotBudget | None:
     return options.table_budget if kind == "groups" else options.hot_budget
+
+
+def placed_stages(plan: QueryPlan, streams: Mapping[str, SourceStream]) -> tuple[PlannedStage, ...]:
+    """Return the stages of a plan in the order of an epoch, each with what feeds it and where its rows go."""
+    stages = [PlannedStage(number=node.number, stage=node.stage) for node in plan.nodes]
+
+    def sends(feeds: Sequence[Feed], **where: Any) -> None:
+        for feed in feeds:
+            if not isinstance(feed.origin, int):
+                raise PlanError(f'rows of "{feed.origin}" reach no stage.', code="PLAN_ORDER", origin=feed.origin)
+            sender = stages[feed.origin]
+            stages[feed.origin] = replace(sender, uses=(*sender.uses, Use(steps=feed.steps, **where)))
+
+    for node in plan.nodes:
+        fed = {}
+        for side, (feeds, given) in enumerate(zip(node.feeds, node.stage.inputs, strict=True)):
+            if all(isinstance(feed.origin, str) for feed in feeds):
+                rows = united([reduce(stepped, feed.steps, streams[str(feed.origin)]) for feed in feeds])
+                fed[side] = as_input(rows, given.relation)
+            else:
+                sends(feeds, target=node.number, side=side)
+        stages[node.number] = replace(stages[node.number], streams=fed)
+    for view in plan.views:
+        sends(view.feeds, view=view.name)
+    return tuple(stages)
+
+
+def unique_input_names(plan: QueryPlan) -> QueryPlan:
+    """Return a plan in which every input of a stage has a name of its own; a route is called as what it leads to."""
+    names = _Names()
+    nodes: list[StageNode] = []
+    for node in plan.nodes:
+        filled = {place for place, feeds in enumerate(node.feeds) if _is_filled(nodes, feeds)}
+        nodes.append(node if node.stage.forwards else replace(node, stage=names.apart(node.stage, filled)))
+    for node in nodes:
+        for feeds, given in zip(node.feeds, node.stage.inputs, strict=True):
+            for feed in feeds:
+                if isinstance(feed.origin, int) and nodes[feed.origin].stage.forwards:
+                    nodes[feed.origin] = _called(nodes[feed.origin], given.relation.name)
+    return replace(plan, nodes=tuple(nodes))
+
+
+def _is_filled(nodes: Sequence[StageNode], feeds: Sequence[Feed]) -> bool:
+    """Return whether rows are those of a stream, filled by the stage before: the same input, under the same name."""
+    return len(feeds) == 1 and isinstance(feeds[0].origin, int) and nodes[feeds[0].origin].stage.kind == "latest"
+
+
+def _called(node: StageNode, name: str) -> StageNode:
+    return replace(node, stage=node.stage.with_input(0, name=name))
+
+
+class _Names:
+    """Give names, each once."""
+
+    def __init__(self) -> None:
+        self._taken: set[str] = set()
+
+    def apart(self, stage: Stage, filled: Collection[int]) -> Stage:
+        """Return a stage whose inputs have names that no other one has; those that are filled keep theirs."""
+        for place, given in enumerate(stage.inputs):
+            called = given.relation.name
+            name = called if place in filled else self._free(called)
+            stage = stage if name == called else stage.with_input(place, name=name)
+        return stage
+
+    def _free(self, name: str) -> str:
+        wanted, number = name, 2
+        while wanted in self._taken:
+            wanted, number = f"{name}_{number}", number + 1
+        self._taken.add(wanted)
+        return wanted
