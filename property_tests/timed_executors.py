@@ -45,7 +45,7 @@ from zset_join.evolution.differences import PlanDiff
 from zset_join.expressions import col
 from zset_join.pipeline import Pipeline, View, changes
 from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users import theirs
-from zset_join.plan.query_plan import QueryPlan
+from zset_join.plan.query_plan import QueryPlan, StateNode
 from zset_join.runners.common import stage_bucket
 from zset_join.runners.common.stage_bucket import BucketReceipt, StageBucket, log_input, report, report_due
 from zset_join.runners.local.directory_plans import described_plan, written_plan
@@ -76,6 +76,11 @@ def _named(name: str) -> str:
     return f"x_{name}"
 
 
+def _pair(plan: QueryPlan, state: StateNode) -> StatePair:
+    readers = tuple(_named(plan.nodes[number].name) for number in state.readers)
+    return StatePair(executors=_named(state.name), driver=state.name, readers=readers, routes={})
+
+
 def _form(plan: QueryPlan) -> tuple[dict[str, Any], dict[str, Any], OtherMode]:
     """Return the description and the plan of a query on executors, and what it is on the driver."""
     on_driver = written_plan(plan)
@@ -87,7 +92,7 @@ def _form(plan: QueryPlan) -> tuple[dict[str, Any], dict[str, Any], OtherMode]:
         description=described_plan(plan),
         plan=on_driver,
         sources=tuple(source.to_json() for source in plan.sources),
-        pairs=tuple(StatePair(executors=_named(state.name), driver=state.name, routes={}) for state in plan.states),
+        pairs=tuple(_pair(plan, state) for state in plan.states),
     )
     return description, {**on_driver, "stages": stages}, other
 

@@ -35,31 +35,20 @@ SCHEMA = pa.schema(
         "j": pa.string(),
     }
 )
+TIMES = [
+    datetime.datetime(2024, 2, 29, 23, 59, 58, 5),
+    datetime.datetime(1969, 12, 31, 23, 59, 59, 1),
+    None,
+    datetime.datetime(2024, 1, 31),
+    datetime.datetime(2023, 3, 1),
+]
 ROWS = pa.table(
     {
         "t": ["a,b,,c", "  Hello world ", None, "", "äb12cd"],
         "n": [1, -2, None, 0, 7],
         "x": [1.5, -2.0, None, 0.0, float("nan")],
-        "at": pa.array(
-            [
-                datetime.datetime(2024, 2, 29, 23, 59, 58, 5),
-                datetime.datetime(1969, 12, 31, 23, 59, 59, 1),
-                None,
-                datetime.datetime(2024, 1, 31),
-                datetime.datetime(2023, 3, 1),
-            ],
-            pa.timestamp("us"),
-        ),
-        "u": pa.array(
-            [
-                datetime.datetime(2024, 2, 29, 23, 59, 58, 5),
-                datetime.datetime(1969, 12, 31, 23, 59, 59, 1),
-                None,
-                datetime.datetime(2024, 1, 31),
-                datetime.datetime(2023, 3, 1),
-            ],
-            pa.timestamp("us", tz="UTC"),
-        ),
+        "at": pa.array(TIMES, pa.timestamp("us")),
+        "u": pa.array(TIMES, pa.timestamp("us", tz="UTC")),
         "d": pa.array(
             [
                 datetime.date(2024, 2, 29),

@@ -16,7 +16,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from zset_join.runners.spark.planning.stages import Placed
 from zset_join.runners.spark.tools.batch_sources import BatchTables, ViewTables, given_source, plan_of_places, sources_of
-from zset_join.spark import JoinedStream, JoinQuery
+from zset_join.spark import ChangeStream, JoinedStream, JoinQuery, changes
 
 ORDERS = pa.schema(
     [("op", pa.string()), ("order_id", pa.int64()), ("customer_id", pa.int64()), ("item", pa.string()), ("ts", pa.int64())]
@@ -64,6 +64,18 @@ def orders(spark: SparkSession, tmp_path: Path) -> Source:
 def customers(spark: SparkSession, tmp_path: Path) -> Source:
     """Give the source of customers: customer_id, name, ts."""
     return Source(spark, tmp_path / "customers", CUSTOMERS)
+
+
+def upserts(orders: Source, baseline: DataFrame | None = None) -> ChangeStream:
+    return changes(
+        orders.stream(),
+        name="orders",
+        keys=["order_id"],
+        sequence_by="ts",
+        apply_as_deletes="op = 'd'",
+        except_column_list=["op", "ts"],
+        baseline=baseline,
+    )
 
 
 class Collected:

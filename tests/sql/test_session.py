@@ -208,12 +208,6 @@ def test_settings_of_a_query_count_when_it_is_bound() -> None:
             assert rows(query(session, f"{text} SETTINGS temporal_join_emit = 'eager'").table()) == [(1, None)]
 
 
-def test_a_hint_for_a_table_that_is_not_looked_up_warns_by_name(session: Session) -> None:
-    session.sql("CREATE STREAM s (a int)")
-    with pytest.warns(UserWarning, match="'table'='nowhere'"):
-        session.sql("SELECT /*+ LOOKUP('table'='nowhere') */ a FROM s")
-
-
 def test_a_view_is_shown_as_it_was_made_and_a_temporary_one_is_dropped(session: Session) -> None:
     session.sql("CREATE STREAM s (a int); CREATE TEMPORARY VIEW v AS SELECT a + 1 AS b FROM s")
 
@@ -257,8 +251,10 @@ def test_a_sink_that_cannot_be_opened_is_not_there(session: Session, tmp_path: P
     assert str(session.sql("SHOW SINKS")) == ""
 
 
-def test_a_limit_without_what_it_limits_warns_by_name(session: Session) -> None:
+def test_a_hint_or_a_limit_without_what_it_is_for_warns_by_name(session: Session) -> None:
     session.sql("CREATE STREAM s (a int)")
+    with pytest.warns(UserWarning, match="'table'='nowhere'"):
+        session.sql("SELECT /*+ LOOKUP('table'='nowhere') */ a FROM s")
     with pytest.warns(SqlWarning, match="'max_hot_keys' changes nothing"):
         session.sql("SELECT a FROM s SETTINGS max_hot_keys=3")
 

@@ -1,20 +1,18 @@
 """From a query as it was written to its plan: an ordered tuple of small passes, done once per query.
 
-`do_less`: leave out stages and steps that change nothing, and the columns of external tables that the query does not read.
+The law of every pass: the same rows. None depends on the place where the plan will run.
 
-The law of all three: the same rows. Of a lookup the key columns and those of ON stay. A lookup join whose rows go two ways, or
-past anything else than conditions to the first selection, is left as it is.
+Stages and views are given the inputs that they can work with. An upsert names the key of a row and does not contain the old
+row. A join keeps a table by primary key itself; an aggregate, a union, a selection without the key, and the view do not. Before
+these goes a stage `latest`, once per source. A stage compares columns: `on=lower(a.name) == b.name` gives the rows of `a` one
+column more, which no answer shows. A row of weight -1 that is not there is bad input. A join or a group finds it; a view of
+filters, projections and unions would show -1 copies, so the rows of an input in changelog mode are counted there.
 
-`prepare_inputs`: give stages and views the inputs that they can work with.
+Left out are stages and steps that change nothing, and the columns of external tables that the query does not read. Of a lookup
+the key columns and those of ON stay.
 
-An upsert names the key of a row and does not contain the old row. A join keeps a table by primary key itself; an aggregate,
-a union, a selection without the key, and the view do not. Before these goes a stage `latest`, once per source.
-
-A stage compares columns. `on=lower(a.name) == b.name` gives the rows of `a` one column more, which no answer shows.
-
-A row of weight -1 that is not there is bad input. A join or a group finds it; a view of filters, projections and unions would
-show -1 copies, so the rows of an input in changelog mode are counted there. Known limit: columns without equality, such as
-maps, cannot be counted; such an input is passed on as it comes.
+Known limits: columns without equality, such as maps, cannot be counted; such an input is passed on as it comes. A lookup join
+whose rows go two ways, or past anything else than conditions to the first selection, is left as it is.
 """
 
 from __future__ import annotations

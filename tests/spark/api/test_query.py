@@ -15,7 +15,7 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
-from tests.spark.conftest import Collected, Source, weights
+from tests.spark.conftest import Collected, Source, upserts, weights
 from zset_join.core.errors import BadInputError, OptionError, SinkError, StateError
 from zset_join.runners.spark.rows.schemas import spark_schema
 from zset_join.sinks.parquet_changelog import read_changelog
@@ -25,17 +25,6 @@ from zset_join.spark import functions as ZF  # noqa: N812 - as PySpark users wri
 from zset_join.tools.dead_letters import read_letters
 
 Run = Callable[..., JoinQuery]
-
-
-def upserts(orders: Source) -> ChangeStream:
-    return changes(
-        orders.stream(),
-        name="orders",
-        keys=["order_id"],
-        sequence_by="ts",
-        apply_as_deletes="op = 'd'",
-        except_column_list=["op", "ts"],
-    )
 
 
 def names(customers: Source) -> ChangeStream:

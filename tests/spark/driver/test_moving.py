@@ -233,12 +233,6 @@ def refused(location: Path, **chosen: Any) -> str:
     return caught.value.code
 
 
-REASONS: list[tuple[dict[str, Any], str]] = [
-    ({"refused": "no state like that"}, "no state like that"),
-    ({"description": {"keeps_inputs": True}}, "retainInputLog"),
-]
-
-
 def test_what_cannot_be_moved_or_changed_in_place_is_refused_and_stays(
     stopped: Path, orders: Source, customers: Source, tmp_path: Path
 ) -> None:
@@ -260,7 +254,11 @@ def test_what_cannot_be_moved_or_changed_in_place_is_refused_and_stays(
     (tmp_path / "other").rename(stopped / "zset" / "other_mode.json")
     other = read_other_mode(checkpoint_folder(str(stopped)))
     assert other is not None
-    for changed, reason in REASONS:
+    changes_of_it: Any = (
+        ({"refused": "no state like that"}, "no state"),
+        ({"description": {"keeps_inputs": True}}, "retainInput"),
+    )
+    for changed, reason in changes_of_it:
         write_other_mode(checkpoint_folder(str(stopped)), replace(other, **changed))
         with pytest.raises(StateError, match=reason) as caught:
             move(stopped, execution="driver")

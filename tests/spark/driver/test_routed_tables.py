@@ -39,7 +39,7 @@ def test_rows_that_only_a_route_remembers_are_counted() -> None:
     orders = Relation(name="orders", schema=schema, join_key=("k",), primary_key=("id",), sequence_by=("n",), mode="upsert")
     people, route = Relation(name="people", schema=right, join_key=("k",), mode="append"), RouteStage(source=orders)
     here, there = JoinStage(left=orders, right=people), JoinStage(left=route.output, right=people)
-    pair, options = StatePair(driver="j", executors="j", routes={"left": "r"}), StageOptions()
+    pair, options = StatePair(driver="j", executors="j", readers=("j",), routes={"left": "r"}), StageOptions()
     operator = here.build(options, None)
     lines = ZSet.of({"id": [1, 2, 3], "k": ["a", None, None], "n": [1, 1, 1]}, schema=schema)
     operator.absorb(Tick(0), [lines, ZSet.empty(right)])

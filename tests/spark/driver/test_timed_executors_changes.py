@@ -23,6 +23,7 @@ from zset_join.lookup import ArrowSource, Lookup
 from zset_join.pipeline import PROCESSING_TIME
 from zset_join.runners.any_mode import evolve_wherever
 from zset_join.runners.spark.driver.executors_state import kept_dues
+from zset_join.runners.spark.planning.other_mode import StatePair
 from zset_join.spark import JoinQuery, StateTtl, appends, changes
 from zset_join.spark import functions as F  # noqa: N812 - as PySpark users write it
 from zset_join.zset.protocol import NextDue
@@ -248,6 +249,7 @@ def test_a_bucket_with_rows_that_are_not_folded_is_due_in_the_next_epoch(
     )
 
     histories = {"a/0": logged[7], "a/1": logged[6], "route/0": logged[7]}
-    dues = kept_dues("a", SimpleNamespace(parks=parks), histories, last)  # type: ignore[arg-type]
+    pair = StatePair(executors="a", driver="a", readers=("a",), routes={})
+    dues = kept_dues(pair, SimpleNamespace(parks=parks), histories, last)  # type: ignore[arg-type]
 
     assert {key: (due.watermark_us, due.processing_time_us) for key, due in dues.items()} == expected

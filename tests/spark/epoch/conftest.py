@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.spark.conftest import Source
+from tests.spark.conftest import Source, upserts
 from zset_join.spark import JoinedStream, JoinQuery, JoinStreamWriter, changes
 
 
@@ -15,14 +15,7 @@ def joined(orders: Source, customers: Source) -> JoinedStream:
     """Give a join of three epochs: inserts, then updates that move a key, then a delete."""
     orders.add(("i", 1, 10, "pen", 1), ("i", 2, 20, "ink", 1)).add(("u", 1, 20, "pen", 2)).add(("d", 2, None, None, 3))
     customers.add((10, "Ann", 1), (20, "Bob", 1)).add((20, "Bobby", 2))
-    return changes(
-        orders.stream(),
-        name="orders",
-        keys=["order_id"],
-        sequence_by="ts",
-        apply_as_deletes="op = 'd'",
-        except_column_list=["op", "ts"],
-    ).join(
+    return upserts(orders).join(
         changes(customers.stream(), name="customers", keys=["customer_id"], except_column_list=["ts"]),
         on="customer_id",
         how="left",

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
-from tests.spark.conftest import CUSTOMERS, ORDERS, Collected, Source, weights
+from tests.spark.conftest import CUSTOMERS, ORDERS, Collected, Source, upserts, weights
 from tests.sweeps import for_each
 from zset_join.core.errors import BadInputError, PlanError, StateError, ZsetJoinError
 from zset_join.runners.spark.rows.baseline import resolve_baselines
@@ -25,18 +25,6 @@ Run = Callable[..., JoinQuery]
 def table(spark: SparkSession, schema: pa.Schema, *rows: tuple[Any, ...]) -> DataFrame:
     columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
     return spark.createDataFrame(pa.table([pa.array(list(column)) for column in columns], names=schema.names).cast(schema))
-
-
-def upserts(orders: Source, baseline: DataFrame | None = None) -> ChangeStream:
-    return changes(
-        orders.stream(),
-        name="orders",
-        keys=["order_id"],
-        sequence_by="ts",
-        apply_as_deletes="op = 'd'",
-        except_column_list=["op", "ts"],
-        baseline=baseline,
-    )
 
 
 def names(customers: Source, baseline: DataFrame | None = None) -> ChangeStream:
