@@ -98,12 +98,7 @@ def _form(plan: QueryPlan) -> tuple[dict[str, Any], dict[str, Any], OtherMode]:
 
 
 class ExecutorsRun:
-    """One process of a query.
-
-    Args:
-        place: its directory.
-        view: the query.
-    """
+    """One process of a query, in a directory."""
 
     def __init__(self, place: Path, view: View) -> None:
         with Pipeline(view) as planned:

@@ -247,7 +247,6 @@ def test_a_bucket_with_rows_that_are_not_folded_is_due_in_the_next_epoch(
         watermarks=watermarks,
         dues={"a/0": NextDue(3, 4), "a/1": NextDue(9), "b/0": NextDue(1)},
     )
-
     histories = {"a/0": logged[7], "a/1": logged[6], "route/0": logged[7]}
     pair = StatePair(executors="a", driver="a", readers=("a",), routes={})
     dues = kept_dues(pair, SimpleNamespace(parks=parks), histories, last)  # type: ignore[arg-type]
