@@ -118,7 +118,7 @@ def test_every_text_has_the_values_and_the_type_that_spark_gives(of_spark: pa.Ta
     [
         "i | 4 & 3", "i ^ 3 & 1", "ceil(p, 1)", "floor(p, 1)", "to_date(s, 'dd/MM/yyyy')", "split(s, 'b', 1)",
         "regexp_replace(s, 'b', 'X', 2)", "date_format(d, 'D')", "trunc(d, 'day')", "ns + ns", "'3' * '4'",
-        "array_contains(array(1, 2), 1.0)",
+        "array_contains(array(1, 2), 1.0)", "date_format(t, 'yy/M/d')", "date_format(t, 'h a')",
     ],
 )  # fmt: skip
 def test_what_would_mean_something_else_is_refused_at_its_place(text: str) -> None:

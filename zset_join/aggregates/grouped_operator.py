@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from typing_extensions import override
 
 from zset_join.aggregates.accumulation import Accumulation, GroupTables, counted_at, partial_relation, parts_of, weights_of
 from zset_join.aggregates.accumulators import Int64s, Lines
@@ -43,6 +44,7 @@ from zset_join.state.rows.directories import HashTables, closed
 from zset_join.state.rows.guarded import Answers
 from zset_join.state.rows.side_changes import REJECTION_SCHEMA, no_rejections
 from zset_join.zset import ZSet, single_batch
+from zset_join.zset.protocol import DurableOperator
 
 __all__ = [
     "GroupedInput",
@@ -314,7 +316,7 @@ def groups_at(table: pa.Table, *, epoch: int) -> pa.Table:
     return table.replace_schema_metadata({_EPOCH_METADATA: str(epoch).encode()})
 
 
-class GroupedOperator:
+class GroupedOperator(DurableOperator):
     """Answer with the change of some groups."""
 
     def __init__(
@@ -356,13 +358,14 @@ class GroupedOperator:
     # ---------------------------------------------------------------- the operator protocol
 
     @property
+    @override
     def absorbed_epoch(self) -> int:
         if self._is_closed:
             raise closed("the aggregate")
         return self._input.state.absorbed_epoch
 
+    @override
     def answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
-        """Yield the change of the groups in chunks of at most `chunk_rows` rows; all retractions come first."""
         return self._answers.guarded(self._answer(tick, deltas))
 
     def _answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
@@ -383,6 +386,7 @@ class GroupedOperator:
                 return
             yield chunk
 
+    @override
     def absorb(self, tick: Tick, deltas: Sequence[ZSet]) -> None:
         tick.check_follows(self.absorbed_epoch)
         (delta,) = deltas
@@ -416,13 +420,14 @@ class GroupedOperator:
             self._output.check(lines, tick, self.inputs[0].name)
         return rows
 
+    @override
     def rejections(self, tick: Tick, deltas: Sequence[ZSet]) -> pa.Table:
-        """Return the rows that no group accepts: `input`, `row`, `weight`, `code`, `reason`."""
         (delta,) = deltas
         if len(delta) == 0:
             return no_rejections()
         return rejection_table(self.inputs[0], self._prepare(tick, delta).rejected)
 
+    @override
     def resident_bytes(self) -> int:
         return self._input.resident_bytes()
 
@@ -437,30 +442,36 @@ class GroupedOperator:
             self._prepared = None  # its lines are where these are now
             yield from self._output.held(lines)
 
+    @override
     def snapshot(self) -> Mapping[str, pa.Table]:
-        """Return the groups as table `groups`, and each multiset as a table `values_<n>`."""
         return {name: reader.read_all() for name, reader in self.snapshot_readers().items()}
 
+    @override
     def snapshot_readers(self) -> Mapping[str, pa.RecordBatchReader]:
         # Groups on disk in chunks.
         return self._input.snapshot_readers()
 
+    @override
     def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:
         self._prepared = None
         self._answers.outdate()
         self._input.restore(tables)
 
+    @override
     def statistics(self) -> dict[str, int]:
         hybrid = {} if self._input.hybrid is None else self._input.hybrid.statistics()
         groups = self._input.state.groups + self._input.state.cold_groups
         return {**self._totals, "groups": groups, "groups_bytes": self.resident_bytes() - self.working_bytes(), **hybrid}
 
+    @override
     def is_current(self) -> bool:
         return self._input.is_current()
 
+    @override
     def working_bytes(self) -> int:
         return self._input.state.working_bytes()
 
+    @override
     def close(self) -> None:
         self._is_closed = True
         self._prepared = None

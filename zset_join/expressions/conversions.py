@@ -141,6 +141,8 @@ def into_text(vector: Vector, target: pa.DataType) -> Vector:
         text = pa.array([java_number(value) for value in vector.values], pa.large_string())
     else:
         text = array.cast(pa.large_string())
+    if kind in {"date", "timestamp", "instant"}:
+        text = pc.replace_substring_regex(text, r"^([0-9]{5})", r"+\1")  # years behind 9999
     return replace(vector, type=target, values=text)
 
 

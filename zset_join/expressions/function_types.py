@@ -141,7 +141,7 @@ def _round(call: Call, types: _Types) -> pa.DataType:
 def _whole(call: Call, types: _Types) -> pa.DataType:
     kind = kind_of(types[0])
     if kind == "decimal":
-        return pa.decimal128(min(types[0].precision - types[0].scale + 1, _MAX_DIGITS), 0)
+        return pa.decimal128(min(types[0].precision - types[0].scale + (types[0].scale > 0), _MAX_DIGITS), 0)
     if kind not in {"integer", "float", "null"}:
         raise mismatch(call, types, "a number", "Cast it with .cast(...).")
     return pa.int64()

@@ -119,7 +119,7 @@ NUMBER_FUNCTIONS = {
     "ln": Function(_doubles, _logarithm(np.log), _named("ln"), _duckdb_logarithm("ln")),
     "log10": Function(_doubles, _logarithm(np.log10), _named("log10"), _duckdb_logarithm("log10")),
     "power": Function(_doubles, _computed(np.power), _named("power"), _named("power")),
-    "sign": Function(_doubles, _computed(np.sign), _named("signum"), _duckdb_sign),
+    "sign": Function(_doubles, _computed(lambda values: np.copysign(np.sign(values), values)), _named("signum"), _duckdb_sign),
     "sqrt": Function(
         _doubles,
         _computed(np.sqrt),

@@ -166,15 +166,6 @@ class Lookup:
                 _warn(f"{where}: {error.message} It changes nothing.")
         return cls(**kept)
 
-    def to_hint(self) -> dict[str, str]:
-        """Return the given options as those of a hint, without `table`.
-
-        >>> Lookup(async_=True, fixed_delay=timedelta(seconds=10)).to_hint()
-        {'async': 'true', 'fixed-delay': '10.0s'}
-        """
-        given = {name: value for name, value in self.to_json().items() if name != "table"}
-        return {name.rstrip("_").replace("_", "-"): _as_text(name, value) for name, value in given.items()}
-
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> Lookup:
         """Build from options by FLIP-234's names, or Python's.
@@ -421,12 +412,6 @@ def _own_name(name: str) -> str | None:
     if plain not in _SQL_NAMES:
         return None
     return "async_" if plain == "async" else plain.replace("-", "_")
-
-
-def _as_text(name: str, value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return f"{value}s" if name in _DURATIONS and not isinstance(value, str) else str(value)
 
 
 def _checked(name: str, value: Any) -> Any:

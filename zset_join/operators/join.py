@@ -25,6 +25,7 @@ from itertools import chain
 from typing import Any
 
 import pyarrow as pa
+from typing_extensions import override
 
 from zset_join.core.epochs import Tick
 from zset_join.core.errors import StateError
@@ -52,6 +53,7 @@ from zset_join.state.rows.side import SideRules, SideState
 from zset_join.state.rows.side_changes import describe_rejection, no_rejections, rejection_table
 from zset_join.state.rows.side_snapshot import restore_side, side_reader, snapshot_epoch
 from zset_join.zset import ZSet
+from zset_join.zset.protocol import DurableOperator
 
 __all__ = ["JOIN_TYPES", "HashJoin"]
 
@@ -62,7 +64,7 @@ _TIGHT_CHUNK_ROWS = 1 << 14  # where memory is short: what allocators keep of ch
 
 
 @guarded("the join")
-class HashJoin:
+class HashJoin(DurableOperator):
     """Join two relations incrementally. Options of the same names: `docs/reference/options.md`.
 
     Args:
@@ -166,6 +168,7 @@ class HashJoin:
     # ---------------------------------------------------------------- the operator protocol
 
     @property
+    @override
     def absorbed_epoch(self) -> int:
         if self._is_closed:
             raise closed("the join")
@@ -181,15 +184,8 @@ class HashJoin:
         """Return whether folding an epoch in takes both sides as they were before it."""
         return self._residual is not None and any(self._one_sided)
 
+    @override
     def answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
-        """Yield the change of the join in chunks of at most `chunk_rows` rows; all retractions come first.
-
-        Raises:
-            BadInputError: rows that break their relation's contract, with policy `error`.
-            WeightOverflowError: an output weight past int64.
-            ResourceError: an append-only join would reach `join_max_buffered_bytes`, with policy `abort`.
-            StateError: `ANSWER_OUTDATED`: read after the state has changed.
-        """
         return self._answers.guarded(self._answer(tick, deltas))
 
     def _answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
@@ -199,6 +195,7 @@ class HashJoin:
         self._refuse(prepared)
         yield from self._emit(prepared)
 
+    @override
     def absorb(self, tick: Tick, deltas: Sequence[ZSet]) -> None:
         tick.check_follows(self.absorbed_epoch)
         prepared = self._prepare(tick, deltas)
@@ -233,21 +230,24 @@ class HashJoin:
         for side in self._sides:
             side.end_absorb(tick.epoch)
 
+    @override
     def rejections(self, tick: Tick, deltas: Sequence[ZSet]) -> pa.Table:
-        """Return the rows that break their relation's contract: `input`, `row`, `weight`, `code`, `reason`."""
         if all(len(delta) == 0 for delta in deltas):
             return no_rejections()
         prepared = self._prepare(tick, deltas)
         return rejection_table(self.inputs, prepared.sides)
 
+    @override
     def resident_bytes(self) -> int:
         cold = 0 if self._hybrid is None else self._hybrid.resident_bytes()
         return sum(side.resident_bytes() for side in self._sides) + self._working_bytes() + cold
 
+    @override
     def working_bytes(self) -> int:
         # They follow the largest epoch, not the state.
         return sum(side.working_bytes() for side in self._sides) + self._working_bytes()
 
+    @override
     def is_current(self) -> bool:
         return all(side.is_current() for side in self._sides) and (self._hybrid is None or self._hybrid.is_current())
 
@@ -268,10 +268,11 @@ class HashJoin:
         """Return the join key with the most bytes in the state and in the deltas, its rows and its bytes. Cost: the state."""
         return largest_key(self._sides, self._prepare(tick, deltas).sides, self._cold)
 
+    @override
     def snapshot(self) -> Mapping[str, pa.Table]:
-        """Return the live rows of both sides as tables `left` and `right`."""
         return {name: reader.read_all() for name, reader in self.snapshot_readers().items()}
 
+    @override
     def snapshot_readers(self) -> Mapping[str, pa.RecordBatchReader]:
         # Rows on disk a MB at a time.
         return self._readers(keeps_order=True)
@@ -290,6 +291,7 @@ class HashJoin:
             for cold in self._cold
         }
 
+    @override
     def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:
         self._prepared = None
         self._answers.outdate()
@@ -332,6 +334,7 @@ class HashJoin:
             for begin, rows in joined.batches(*refs, 0, len(weights), keeps_none=self._hybrid is not None):
                 yield ZSet(rows, weights[begin : begin + rows.num_rows].copy())
 
+    @override
     def statistics(self) -> dict[str, int]:
         ignored = zip(*(side.ignored for side in self._sides), strict=True)
         counts = dict(zip(("stale_rows", "unknown_deletes", "rejected_rows"), map(sum, ignored), strict=True))
@@ -350,6 +353,7 @@ class HashJoin:
         rows, ref, side = self._groups.largest_fan_out()
         return (rows, key_of(self._sides[side], ref)) if rows and self._prepared is not None else None
 
+    @override
     def close(self) -> None:
         self._is_closed = True
         self._prepared = None

@@ -243,11 +243,9 @@ def _pattern(binder: Binder, node: exp.Expr, given: exp.Expr | None) -> Expressi
         raise binder.refused(node, "a pattern of a time is a literal")
     text = given.name.replace("strict", "")
     if "%" in text:
-        letters = set(re.findall(r"%-?[A-Za-z]", text))
-        unknown = sorted(one for one in letters if one.replace("-", "") not in _C_LETTERS)
-        if unknown:
+        if not _C_LETTERS.keys() >= set(re.findall(r"%-?[A-Za-z]", text)):
             raise binder.refused(node, f"the pattern of the time has a letter that is not supported; take {_LETTERS}")
-        text = re.sub(r"%-?[A-Za-z]", lambda match: _C_LETTERS[match.group().replace("-", "")], text)
+        text = re.sub(r"%[A-Za-z]", lambda match: _C_LETTERS[match.group()], text)
     return lit(text)
 
 
@@ -362,7 +360,7 @@ def _ltz(binder: Binder, node: exp.Expr, value: exp.Expr, precision: exp.Expr | 
 def _pmod(binder: Binder, _: exp.Expr, value: exp.Expr, divisor: exp.Expr) -> Expression:
     by = binder.bind(divisor)
     rest = Call("remainder", (binder.bind(value), by))
-    up = Call("remainder", (Call("add", (rest, by)), by))
+    up = Cast(Call("remainder", (Call("add", (rest, by)), by)), binder.type_of(rest))
     return binder.case([(Call("lt", (rest, lit(0))), up)], rest)
 
 

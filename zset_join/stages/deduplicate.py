@@ -92,11 +92,6 @@ class DeduplicateStage(Stage):
     def state_tables(self) -> Mapping[str, TableKey]:
         return {"rows": TableKey(columns=self.keys)}
 
-    @property
-    @override
-    def chooses_by_key(self) -> bool:
-        return True
-
     @override
     def needs(self, shown: Collection[str]) -> tuple[frozenset[str] | None, ...]:
         # All where the arrival of rows decides that another row may replace.

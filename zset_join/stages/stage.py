@@ -275,11 +275,6 @@ class Stage(Protocol):
         return self
 
     @property
-    def chooses_by_key(self) -> bool:
-        """Return whether it chooses rows per value of `output_key.bucketed_by`, which every input has as its key."""
-        return False
-
-    @property
     def picks_current(self) -> bool:
         """Return whether its answer consists of the current versions of its input."""
         return False

@@ -134,11 +134,6 @@ class TimedJoinStage(Stage):
         return Joined(left=self.left, right=self.right, how=self.options.how, using=self.options.using)
 
     @property
-    @override
-    def chooses_by_key(self) -> bool:
-        return True
-
-    @property
     def condition(self) -> str:
         """Return ON as text: the key, then the rest."""
         pairs = " and ".join(f"{a} = {b}" for a, b in zip(self.left.join_key, self.right.join_key, strict=True))

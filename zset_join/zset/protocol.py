@@ -74,7 +74,14 @@ class Operator(Protocol):
     output: Relation
 
     def answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
-        """Yield the change of the output in bounded chunks; retractions come before insertions."""
+        """Yield the change of the output in bounded chunks; retractions come before insertions.
+
+        Raises:
+            BadInputError: rows that break their relation's contract, with policy `error`.
+            WeightOverflowError: an output weight past int64.
+            ResourceError: a limit of the options would be passed.
+            StateError: `ANSWER_OUTDATED`: read after the state has changed.
+        """
 
     def absorb(self, tick: Tick, deltas: Sequence[ZSet]) -> None:
         """Absorb the deltas of one epoch into the state; never those of an epoch whose `answer` raised."""

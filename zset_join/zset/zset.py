@@ -182,6 +182,7 @@ class ZSet:
 
     @classmethod
     def empty(cls, schema: pa.Schema) -> ZSet:
+        """Return the Z-set with no rows."""
         return cls(pa.RecordBatch.from_pylist([], schema=schema), np.zeros(0, np.int64))
 
     @classmethod

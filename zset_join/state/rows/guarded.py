@@ -16,6 +16,7 @@ Cost: a comparison per chunk.
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -154,6 +155,7 @@ def guarded(title: str) -> Callable[[_Class], _Class]:
             methods["listed"] = guarded_listed
         for method, guarded_method in methods.items():
             if method not in _ANSWERING or not hasattr(getattr(operator_class, method), "__wrapped__"):
+                guarded_method.__doc__ = inspect.getdoc(getattr(operator_class, method))
                 setattr(operator_class, method, guarded_method)  # an inherited one may be guarded already
         return operator_class
 
