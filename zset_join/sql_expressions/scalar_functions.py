@@ -360,8 +360,8 @@ def _ltz(binder: Binder, node: exp.Expr, value: exp.Expr, precision: exp.Expr | 
 def _pmod(binder: Binder, _: exp.Expr, value: exp.Expr, divisor: exp.Expr) -> Expression:
     by = binder.bind(divisor)
     rest = Call("remainder", (binder.bind(value), by))
-    up = Cast(Call("remainder", (Call("add", (rest, by)), by)), binder.type_of(rest))
-    return binder.case([(Call("lt", (rest, lit(0))), up)], rest)
+    up, kind = Call("remainder", (Call("add", (rest, by)), by)), binder.type_of(rest)
+    return binder.case([(Call("lt", (rest, lit(0))), up if binder.type_of(up) == kind else Cast(up, kind))], rest)
 
 
 def _day_time_interval(binder: Binder, node: exp.Expr, *parts: exp.Expr) -> Expression:
