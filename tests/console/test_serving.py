@@ -203,7 +203,10 @@ def test_a_pipeline_takes_the_letters_of_its_own_directory_only(tmp_path: Path, 
     assert "leave --dead-letters out" in capsys.readouterr().err
 
 
-def test_idle_connections_take_no_descriptors_and_keep_no_browser_out(console: Console, browser: httpx.Client) -> None:
+def test_idle_connections_take_no_descriptors_and_keep_no_browser_out(
+    console: Console, browser: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "REQUEST_SECONDS", 0.5)
     before = len(list(Path("/proc/self/fd").iterdir()))
     with contextlib.ExitStack() as held:
         for _ in range(200):

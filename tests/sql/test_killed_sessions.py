@@ -131,11 +131,11 @@ def check(place: Path) -> None:
         assert Counter(database.execute("SELECT id, total FROM kept").fetchall()) == wanted("SELECT id, total FROM orders")
 
 
-@pytest.mark.parametrize("part", some_of([str(one) for one in range(12)], short=["1"]))
+@pytest.mark.parametrize("part", some_of([str(one) for one in range(24)], short=["1"]))
 def test_a_session_killed_at_any_file_is_the_result_of_its_statements(tmp_path: Path, part: str) -> None:
     whole = run(tmp_path / "whole")
     check(tmp_path / "whole")
-    for number in range(int(part), whole, 12):
+    for number in range(int(part), whole, 24):
         place = tmp_path / str(number)
         assert run(place, number) == number
         run(place)

@@ -286,6 +286,7 @@ def run_file(
         engine=engine, dialect=dialect, spark=_session_of(engine, spark), directory=directory, allow_env=allow_env
     )
     progress = _Progress(session, progress_seconds)
+    apart = None  # the query of what runs on executors
     with session, _stopping():
         session.runtime.run_as(once=once, trigger=trigger)
         try:
@@ -294,17 +295,19 @@ def run_file(
             for query in bounded:
                 write_lines(query.table(), sys.stdout)
             sys.stdout.flush()
-            next_look = 0.0
-            while not once and session.running:
+            apart, next_look = session.runtime.start_on_executors(), 0.0
+            while (apart is not None and not apart.awaitTermination(_POLL_SECONDS)) or (not once and session.running):
                 moved, next_look = _step(session, next_look)
                 if not moved:
                     time.sleep(_IDLE_SECONDS)
-                progress.report()
+                progress.report(apart)
         except KeyboardInterrupt:
             again = " Run it again to go on." if directory is not None else ""
             print(f"stopped.{again}", file=sys.stderr)  # noqa: T201 - a program's output
         finally:
-            progress.report(is_last=True)
+            progress.report(apart, is_last=True)
+            if apart is not None:
+                apart.stop()
     return 0
 
 
@@ -355,15 +358,19 @@ class _Progress:
         self._next = time.monotonic() + seconds
         self._told: dict[str, Any] = {}
 
-    def report(self, *, is_last: bool = False) -> None:
-        """Print a line per query that has moved, if it is time."""
+    def report(self, apart: Any, *, is_last: bool = False) -> None:
+        """Print a line per query that has moved, if it is time; `apart`: the query on executors, or None."""
         if not self._seconds or (time.monotonic() < self._next and not is_last):
             return
         self._next = time.monotonic() + self._seconds
-        for running in self._session.running:
-            progress = running.progress()
-            if progress is not None and self._told.get(running.name) != progress:
-                self._told[running.name] = progress
+        moved = {running.name: running.progress() for running in self._session.running}
+        if apart is not None and apart.lastProgress is not None:
+            epoch = apart.lastProgress["join"]
+            counted = {"rows_in": sum(epoch["rows_in"].values()), "rows_out": epoch["delta_rows"]}
+            moved["executors"] = {"query": "executors", "epoch": epoch["epoch"], **counted}
+        for name, progress in moved.items():
+            if progress is not None and self._told.get(name) != progress:
+                self._told[name] = progress
                 print(json.dumps(progress), file=sys.stderr)  # noqa: T201 - a program's output
 
 

@@ -27,7 +27,7 @@ import shutil
 import tempfile
 import uuid
 import weakref
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -35,6 +35,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from typing_extensions import override
 
@@ -42,6 +43,7 @@ from zset_join.changelog import format_named
 from zset_join.connectors.connector import kafka_config
 from zset_join.core.errors import SqlError
 from zset_join.core.relation import Relation
+from zset_join.core.row_conversion import repeated_positions
 from zset_join.expressions.sql_text import to_sql
 from zset_join.plan.query_plan import PlanSource
 from zset_join.plan.tree import Node, Read, in_zone, rebuilt
@@ -73,6 +75,7 @@ from zset_join.runners.spark.planning.row_steps import ZONE
 from zset_join.runners.spark.planning.source_stream import SourceStream
 from zset_join.runners.spark.rows.watermark import within_jump
 from zset_join.runners.spark.session import local_session
+from zset_join.sql.runtime import on_executors
 from zset_join.sql.runtime.runtime import Runtime
 from zset_join.sql.runtime.session_directory import SessionDirectory
 from zset_join.sql.tables.catalog import NAME_WORDS, Catalog, ColumnDefinition, NamedView, Table, refuse_our_columns
@@ -92,6 +95,7 @@ __all__ = ["SparkRuntime", "SparkTables"]
 
 _READ = ("filesystem", "kafka", "upsert-kafka")
 """Connectors whose tables Spark reads."""
+_GROWING = -1  # in place of an epoch
 Held = Callable[[Table], "tuple[int, pa.Table | ZSet | None]"]
 
 
@@ -106,6 +110,7 @@ class SparkTables:
         self._streams: dict[str, tuple[Table, SourceStream]] = {}
         self._written: dict[str, int] = {}
         self._shown: dict[Path, weakref.ref[Any]] = {}
+        self.grows_in: Path | None = None  # where inserted rows are for queries that read on when there are more
 
     def is_read(self, table: Table) -> bool:
         """Return whether Spark reads the rows of a table; INSERT, or a generator, fills others."""
@@ -146,15 +151,36 @@ class SparkTables:
         # On the disk are the newest rows of a table, and those that a DataFrame of this process reads.
         epoch, rows = self._held(table)
         known = self._streams.get(table.name)
+        if self.grows_in is not None:
+            return self._of_growing(table, relation, rows, self.grows_in / file_name(table.name))
         if known is None or known[0] is not table or self._written.get(table.name) != epoch:
             place = self._directory / f"{file_name(table.name)}-{epoch}"
             refuse_our_columns(table)
-            _write(table, rows, place)
+            _write(table, _plain(table, rows), place)
             frame = stored_rows(self._spark, str(place), table.schema)
             self._shown[place] = weakref.ref(frame)
             known = self._streams[table.name] = (table, table_stream(frame, relation, delta_column=table.delta_column))
             self._remove_unread(table, place)
             self._written[table.name] = epoch
+        return known[1]
+
+    def _of_growing(self, table: Table, relation: Relation, rows: pa.Table | ZSet | None, place: Path) -> SourceStream:
+        """Return the rows of a table as a stream in which a file follows with what has changed since the one before."""
+        known = self._streams.get(table.name)
+        if known is None or known[0] is not table or self._written.get(table.name) != _GROWING:
+            refuse_our_columns(table)
+            now = _plain(table, rows)
+            files = sorted(local.list_directory(place))
+            before = [pq.read_table(place / name) for name in files]
+            had = [ZSet.of(one.select(now.schema.names), one[STORED_WEIGHT].to_numpy()) for one in before]
+            delta = ZSet.concat([now, *(-one for one in had)], schema=now.schema).consolidated()
+            if table.primary_key and table.mode == "upsert":
+                delta = _as_upserts(delta, table.primary_key)
+            if len(delta) or not files:
+                _write(table, delta, place, f"{len(files):06d}.parquet")
+            frame = stored_rows(self._spark, str(place), table.schema)
+            known = self._streams[table.name] = (table, table_stream(frame, relation, delta_column=table.delta_column))
+            self._written[table.name] = _GROWING
         return known[1]
 
     def _remove_unread(self, table: Table, newest: Path) -> None:
@@ -225,28 +251,39 @@ class SparkTables:
         return texts
 
 
-def _write(table: Table, rows: pa.Table | ZSet | None, directory: Path) -> None:
-    """Write the rows of a table as one file, with their weights."""
-    given = rows
-    if given is None:
-        given = table.schema.empty_table()
+def _plain(table: Table, rows: pa.Table | ZSet | None) -> ZSet:
+    """Return the rows of a table without the column of weights that it may show."""
+    given = table.schema.empty_table() if rows is None else rows
     weights = np.ones(given.num_rows, np.int64) if isinstance(given, pa.Table) else given.weights
     plain = given if isinstance(given, pa.Table) else pa.Table.from_batches([given.rows])
-    if table.delta_column is not None and table.delta_column not in plain.column_names:
-        plain = plain.append_column(table.delta_column, pa.array(weights))
-    stored = plain.select(table.schema.names).cast(table.schema).append_column(STORED_WEIGHT, pa.array(weights))
+    schema = pa.schema([field for field in table.schema if field.name != table.delta_column])
+    return ZSet.of(plain.select(schema.names).cast(schema), weights)
+
+
+def _as_upserts(delta: ZSet, keys: Sequence[str]) -> ZSet:
+    """Return a difference without the old rows of keys that have a new one."""
+    rows = pa.Table.from_batches([delta.rows]).append_column(STORED_WEIGHT, pa.array(delta.weights))
+    new = rows.filter(pc.greater(rows[STORED_WEIGHT], 0))
+    gone = rows.filter(pc.less(rows[STORED_WEIGHT], 0)).join(new.select(keys), keys=[*keys], join_type="left anti")
+    whole = pa.concat_tables([gone, new.select(gone.column_names)])
+    return ZSet.of(whole.select(delta.schema.names), whole[STORED_WEIGHT].to_numpy())
+
+
+def _write(table: Table, rows: ZSet, directory: Path, name: str = "rows.parquet") -> None:
+    """Write rows of a table as one file, with their weights; equal ones one by one where rows are only added."""
+    if table.mode == "append":
+        rows = ZSet.of(rows.rows.take(pa.array(repeated_positions(rows.weights))))
+    plain = pa.Table.from_batches([rows.rows])
+    if table.delta_column is not None:
+        plain = plain.append_column(table.delta_column, pa.array(rows.weights))
+    stored = plain.select(table.schema.names).cast(table.schema).append_column(STORED_WEIGHT, pa.array(rows.weights))
     encoded = pa.BufferOutputStream()
     pq.write_table(stored, encoded)
     local.make_directories(directory)
-    local.write_atomic(directory / "rows.parquet", encoded.getvalue().to_pybytes())
+    local.write_atomic(directory / name, encoded.getvalue().to_pybytes())
 
 
 _WAIT_SECONDS = 2.0
-_EXECUTORS = (
-    "the queries of a session are one pipeline on the driver, and execution = 'executors' requests tasks of Spark's. RESET the "
-    "setting; or start the query, or several, beside the session over its tables: "
-    'zset_join.spark.writeStream({"a": session.sql("SELECT ...").view, ...}).option("execution", "executors").'
-)
 
 
 class SparkRuntime(Runtime):
@@ -375,7 +412,7 @@ class SparkRuntime(Runtime):
     @override
     def start(self, query: Query, *, name: str | None, output: Callable[[ZSet], None] | None) -> Running:
         if query.settings.get("execution") == "executors":
-            raise SqlError(_EXECUTORS, code="NOT_OFFERED")
+            return self._start_on_executors(query, name, output)
         running = super().start(query, name=name, output=output)
         if self._mode == "interactive" and not self._is_restoring:
             try:
@@ -384,6 +421,21 @@ class SparkRuntime(Runtime):
                 self.stop(running)
                 raise
         return running
+
+    def _start_on_executors(self, query: Query, name: str | None, output: Callable[[ZSet], None] | None) -> Running:
+        if self._mode == "interactive" and not self._is_restoring:
+            raise on_executors.refused()
+        name = name or self._free_name(output, query)
+        running = Running(name, query, self._view_of(name, query), output)
+        on_executors.check(running, self.apart)
+        self.apart.append(running)
+        return running
+
+    @override
+    def start_on_executors(self) -> Any:
+        self.tables.grows_in = self._place.path / "executors-rows"
+        how = {"availableNow": True} if self._mode == "once" else {"processingTime": self._trigger or "0 seconds"}
+        return on_executors.start(self.apart, self.view_of, f"{self._place.path}/executors", how)
 
     @override
     def _take(self, rows: Mapping[str, Any], now_us: int, **more: Any) -> None:

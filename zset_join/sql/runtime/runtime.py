@@ -80,6 +80,7 @@ class Runtime:
     Attributes:
         plan: the views of the pipeline.
         running: the queries.
+        apart: queries that are to run beside the pipeline.
         sources: of the tables that connectors fill.
         claims: of keys of the tables that queries write.
         keeps_statements: their texts are written to a file.
@@ -102,6 +103,7 @@ class Runtime:
         is_inserted, fed = self.is_inserted, self._fed
         self.plan = SessionPlan(self.catalog, dialect=dialect, keep_tables=keep_tables, is_inserted=is_inserted, fed=fed)
         self.running = self.plan.running
+        self.apart: list[Running] = []
         self.sources = SessionSources(self._tables_read, self._source, connects_at_once=self.keeps_statements)
         self._clock = clock or (lambda: time.time_ns() // 1000)
         self._rows = TableRows(
@@ -433,7 +435,7 @@ class Runtime:
         """Return the name of a query that has none: after where it writes, or a number; that of a restored one of its text."""
         table = output.table.name if isinstance(output, TableWriter) else getattr(output, "table_name", None)
         base = "query" if table is None else f"into_{table}"
-        taken = {one.name: one for one in self.running}
+        taken = {one.name: one for one in (*self.running, *self.apart)}
         number = 1
         while True:
             name = f"{base}_{number}" if number > 1 or table is None else base
@@ -665,6 +667,9 @@ class Runtime:
 
     def run_as(self, *, once: bool, trigger: str | None) -> None:
         """Set how queries run that are started from now on."""
+
+    def start_on_executors(self) -> Any:
+        """Start the queries that were given to Spark's executors, and return the query that they are; None: there is none."""
 
 
 def _sink_of(output: object) -> Sink | None:
