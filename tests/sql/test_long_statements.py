@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -51,3 +52,38 @@ def test_what_is_too_long_is_refused_with_a_code(text: str) -> None:
             deep(lambda: session.sql(text))
 
     assert refused.value.code == "SQL_TOO_DEEP"
+
+
+def calls_of(text: str) -> int:
+    counted = 0
+
+    def note(*_: object) -> None:
+        nonlocal counted
+        counted += 1
+
+    with connect(dialect="spark") as session:
+        session.sql("CREATE TABLE t (id INT, a STRING, PRIMARY KEY (id)); INSERT INTO t VALUES (1, 'a')")
+        sys.setprofile(note)
+        try:
+            session.sql(text)
+        finally:
+            sys.setprofile(None)
+    return counted
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        ("INSERT INTO t VALUES ", "(1, 'a')", ", "),
+        ("SELECT id FROM t WHERE ", "id = 1", " OR "),
+        ("SELECT ", "id AS c{place}", ", ", " FROM t"),
+        ("", "SELECT id FROM t", " UNION ALL "),
+    ],
+)
+def test_a_statement_of_twice_the_parts_takes_twice_the_calls(part: tuple[str, ...]) -> None:
+    begin, repeated, between, *end = part
+
+    few, many = (
+        calls_of(begin + between.join(repeated.format(place=n) for n in range(size)) + "".join(end)) for size in (60, 120)
+    )
+    assert many < 2.3 * few

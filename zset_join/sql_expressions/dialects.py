@@ -426,8 +426,8 @@ def _check_join_words(statement: Statement, root: exp.Expr) -> None:
     aliases = [one.args.get("alias") for one in root.find_all(exp.Table, exp.Subquery)]
     names = [one.this for one in aliases if isinstance(one, exp.TableAlias) and one.this is not None]
     begins = {one.meta.get("start") for one in names if one.name.upper() in {*JOIN_WORDS, *CLAUSES}}
-    words, owners = _words_of(statement)
-    for place, token in enumerate(owners) if begins else ():
+    words, owners = _words_of(statement) if begins else ([], [])  # of all tokens: VALUES has thousands of expressions
+    for place, token in enumerate(owners):
         is_name = token.start not in begins or words[place - 1] == "AS" or not words[place]
         if is_name or any(one.table.lower() == token.text.lower() for one in root.find_all(exp.Column)):
             continue
