@@ -72,6 +72,7 @@ __all__ = [
     "with_environment",
 ]
 
+_SHORT_NUMBER = 9  # as long as every INT is in range
 _REFERENCE = re.compile(r"\$\{ENV:([A-Za-z_][A-Za-z0-9_]*)\}")
 _OF_PAIRS = "jaas.config"
 """The end of options whose values are pairs, of which some are secret."""
@@ -361,9 +362,24 @@ def default_of(statement: Statement, tokens: tuple[Token, ...], kind: pa.DataTyp
     return None if value is None else pa.scalar(value, kind)
 
 
+def _plain(token: Token, kind: pa.DataType) -> int | float | str | None:
+    """Return the value of a literal of the same kind as its column; None for any other, which is parsed."""
+    if token.token_type == TokenType.STRING:
+        return token.text if pa.types.is_string(kind) else None
+    if token.token_type != TokenType.NUMBER or not token.text.isascii() or len(token.text) > _SHORT_NUMBER:
+        return None
+    if pa.types.is_float64(kind) and token.text.replace(".", "", 1).isdecimal():
+        return float(token.text)
+    is_wide = pa.types.is_int32(kind) or pa.types.is_int64(kind)
+    return int(token.text) if is_wide and token.text.isdecimal() else None
+
+
 def constant(
     binder: ScalarBinder, statement: Statement, tokens: tuple[Token, ...], kind: pa.DataType, place: str, zone: str = "UTC"
 ) -> Any:
+    plain = _plain(tokens[0], kind) if len(tokens) == 1 else None
+    if plain is not None:
+        return plain
     node = parse_expression(statement, tokens)
     tree = binder.bind(node)
     check_consumed(node, statement.text, _place(statement, tokens))
