@@ -377,6 +377,7 @@ def _plain(token: Token, kind: pa.DataType) -> int | float | str | None:
 def constant(
     binder: ScalarBinder, statement: Statement, tokens: tuple[Token, ...], kind: pa.DataType, place: str, zone: str = "UTC"
 ) -> Any:
+    check_quotes(statement, tokens)
     plain = _plain(tokens[0], kind) if len(tokens) == 1 else None
     if plain is not None:
         return plain

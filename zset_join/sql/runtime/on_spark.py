@@ -170,7 +170,7 @@ class SparkTables:
         if known is None or known[0] is not table or self._written.get(table.name) != _GROWING:
             refuse_our_columns(table)
             now = _plain(table, rows)
-            files = sorted(local.list_directory(place))
+            files = [name for name in local.list_directory(place) if name.endswith(".parquet")]  # what was cut off is not
             before = [pq.read_table(place / name) for name in files]
             had = [ZSet.of(one.select(now.schema.names), one[STORED_WEIGHT].to_numpy()) for one in before]
             delta = ZSet.concat([now, *(-one for one in had)], schema=now.schema).consolidated()
