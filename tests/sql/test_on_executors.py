@@ -44,7 +44,7 @@ def put(place: Path, number: int, *orders: tuple[int, str, int]) -> None:
 
 def run(spark: SparkSession, place: Path, text: str) -> int:
     (place / "file.sql").write_text(text.format(place=place))
-    how: dict[str, Any] = {"engine": "spark", "dialect": "spark", "once": True, "spark": lambda: spark, "progress_seconds": 0}
+    how: dict[str, Any] = {"engine": "spark", "dialect": "spark", "once": True, "spark": lambda: spark, "progress_seconds": 60}
     return run_file(str(place / "file.sql"), directory=str(place / "state"), **how)
 
 
@@ -65,7 +65,10 @@ def test_a_file_runs_on_executors_as_one_query_and_goes_on(
     assert run(spark, tmp_path, FILE) == 0
     homes = {(1, "oslo"): 1, (2, "rome"): 1, (3, "oslo"): 1}
     assert held(tmp_path) == ([("oslo", 7), ("rome", 9)], [("x", 2), ("y", 1)], homes)
-    assert json.loads(capsys.readouterr().out.splitlines()[0])["_tp_delta"] == 1
+    shown = capsys.readouterr()
+    assert (json.loads(shown.out.splitlines()[0])["_tp_delta"], '"query": "executors"' in shown.err) == (1, True)
+    assert run(spark, tmp_path, FILE) == 0  # without anything new
+    assert capsys.readouterr().out == ""
 
     put(tmp_path, 2, (3, "bob", 4))
     more = "INSERT INTO notes VALUES ('x'), ('z');\nINSERT INTO people VALUES ('ada', 'bergen');\nSELECT city, c"

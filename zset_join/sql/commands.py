@@ -364,8 +364,8 @@ class _Progress:
             return
         self._next = time.monotonic() + self._seconds
         moved = {running.name: running.progress() for running in self._session.running}
-        if apart is not None and apart.lastProgress is not None:
-            epoch = apart.lastProgress["join"]
+        epoch = None if apart is None else (apart.lastProgress or {}).get("join")
+        if epoch is not None:
             counted = {"rows_in": sum(epoch["rows_in"].values()), "rows_out": epoch["delta_rows"]}
             moved["executors"] = {"query": "executors", "epoch": epoch["epoch"], **counted}
         for name, progress in moved.items():
