@@ -95,7 +95,6 @@ __all__ = ["SparkRuntime", "SparkTables"]
 
 _READ = ("filesystem", "kafka", "upsert-kafka")
 """Connectors whose tables Spark reads."""
-_GROWING = -1  # in place of an epoch
 Held = Callable[[Table], "tuple[int, pa.Table | ZSet | None]"]
 
 
@@ -110,7 +109,7 @@ class SparkTables:
         self._streams: dict[str, tuple[Table, SourceStream]] = {}
         self._written: dict[str, int] = {}
         self._shown: dict[Path, weakref.ref[Any]] = {}
-        self.grows_in: Path | None = None  # where inserted rows are for queries that read on when there are more
+        self._grows_in: Path | None = None
 
     def is_read(self, table: Table) -> bool:
         """Return whether Spark reads the rows of a table; INSERT, or a generator, fills others."""
@@ -146,42 +145,43 @@ class SparkTables:
         self._streams.pop(name, None)
         self._written.pop(name, None)
 
+    def grow_in(self, place: Path) -> None:
+        """Let the rows of inserted tables be streams from now on that a later run adds to, as files in a directory."""
+        self._grows_in = place
+        self._written.clear()
+
     def _of_inserted(self, table: Table, relation: Relation) -> SourceStream:
         """Return the rows that a table holds now as a stream, which ends with them."""
         # On the disk are the newest rows of a table, and those that a DataFrame of this process reads.
         epoch, rows = self._held(table)
         known = self._streams.get(table.name)
-        if self.grows_in is not None:
-            return self._of_growing(table, relation, rows, self.grows_in / file_name(table.name))
         if known is None or known[0] is not table or self._written.get(table.name) != epoch:
-            place = self._directory / f"{file_name(table.name)}-{epoch}"
             refuse_our_columns(table)
-            _write(table, _plain(table, rows), place)
-            frame = stored_rows(self._spark, str(place), table.schema)
-            self._shown[place] = weakref.ref(frame)
+            now, place = _plain(table, rows), self._directory / f"{file_name(table.name)}-{epoch}"
+            if self._grows_in is None:
+                _write(table, now, place / "rows.parquet")
+                frame = stored_rows(self._spark, str(place), table.schema)
+                self._shown[place] = weakref.ref(frame)
+            else:
+                frame = stored_rows(self._spark, str(self._grown(table, now)), table.schema)
             known = self._streams[table.name] = (table, table_stream(frame, relation, delta_column=table.delta_column))
             self._remove_unread(table, place)
             self._written[table.name] = epoch
         return known[1]
 
-    def _of_growing(self, table: Table, relation: Relation, rows: pa.Table | ZSet | None, place: Path) -> SourceStream:
-        """Return the rows of a table as a stream in which a file follows with what has changed since the one before."""
-        known = self._streams.get(table.name)
-        if known is None or known[0] is not table or self._written.get(table.name) != _GROWING:
-            refuse_our_columns(table)
-            now = _plain(table, rows)
-            files = [name for name in local.list_directory(place) if name.endswith(".parquet")]  # what was cut off is not
-            before = [pq.read_table(place / name) for name in files]
-            had = [ZSet.of(one.select(now.schema.names), one[STORED_WEIGHT].to_numpy()) for one in before]
-            delta = ZSet.concat([now, *(-one for one in had)], schema=now.schema).consolidated()
-            if table.primary_key and table.mode == "upsert":
-                delta = _as_upserts(delta, table.primary_key)
-            if len(delta) or not files:
-                _write(table, delta, place, f"{len(files):06d}.parquet")
-            frame = stored_rows(self._spark, str(place), table.schema)
-            known = self._streams[table.name] = (table, table_stream(frame, relation, delta_column=table.delta_column))
-            self._written[table.name] = _GROWING
-        return known[1]
+    def _grown(self, table: Table, now: ZSet) -> Path:
+        """Return the directory of a table after a file with what has changed since its files were written."""
+        assert self._grows_in is not None  # noqa: S101 - by `grow_in`
+        place = self._grows_in / file_name(table.name)
+        files = [name for name in local.list_directory(place) if name.endswith(".parquet")]  # what was cut off is not
+        before = [pq.read_table(place / name) for name in files]
+        had = [ZSet.of(one.select(now.schema.names), one[STORED_WEIGHT].to_numpy()) for one in before]
+        delta = ZSet.concat([now, *(-one for one in had)], schema=now.schema).consolidated()
+        if table.mode == "upsert":
+            delta = _as_upserts(delta, table.primary_key)
+        if len(delta) or not files:
+            _write(table, delta, place / f"{len(files):06d}.parquet")
+        return place
 
     def _remove_unread(self, table: Table, newest: Path) -> None:
         """Remove earlier rows of a table that no DataFrame of this process reads."""
@@ -269,8 +269,8 @@ def _as_upserts(delta: ZSet, keys: Sequence[str]) -> ZSet:
     return ZSet.of(whole.select(delta.schema.names), whole[STORED_WEIGHT].to_numpy())
 
 
-def _write(table: Table, rows: ZSet, directory: Path, name: str = "rows.parquet") -> None:
-    """Write rows of a table as one file, with their weights; equal ones one by one where rows are only added."""
+def _write(table: Table, rows: ZSet, file: Path) -> None:
+    """Write rows of a table, with their weights; equal ones one by one where rows are only added."""
     if table.mode == "append":
         rows = ZSet.of(rows.rows.take(pa.array(repeated_positions(rows.weights))))
     plain = pa.Table.from_batches([rows.rows])
@@ -279,8 +279,8 @@ def _write(table: Table, rows: ZSet, directory: Path, name: str = "rows.parquet"
     stored = plain.select(table.schema.names).cast(table.schema).append_column(STORED_WEIGHT, pa.array(rows.weights))
     encoded = pa.BufferOutputStream()
     pq.write_table(stored, encoded)
-    local.make_directories(directory)
-    local.write_atomic(directory / name, encoded.getvalue().to_pybytes())
+    local.make_directories(file.parent)
+    local.write_atomic(file, encoded.getvalue().to_pybytes())
 
 
 _WAIT_SECONDS = 2.0
@@ -433,7 +433,7 @@ class SparkRuntime(Runtime):
 
     @override
     def start_on_executors(self) -> Any:
-        self.tables.grows_in = self._place.path / "executors-rows"
+        self.tables.grow_in(self._place.path / "executors-rows")
         how = {"availableNow": True} if self._mode == "once" else {"processingTime": self._trigger or "0 seconds"}
         return on_executors.start(self.apart, self.view_of, f"{self._place.path}/executors", how)
 
